@@ -1,0 +1,1 @@
+"""This loader and its peers on the same work, in the same run: ``python -m benchmarks``."""
