@@ -1,0 +1,98 @@
+"""What one process is asked to measure, what comes of it, and the way between."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+_TIME_LIMIT_S = 600
+
+
+@dataclass(frozen=True)
+class Job:
+    """One loader's turn at one work."""
+
+    work: str
+    loader: str
+    turn: int
+    num_workers: int
+    quick: bool
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the clock said; ``cpu_s`` is user and system time of all processes of the loader."""
+
+    duration_s: float
+    cpu_s: float
+    batches: int
+    samples: int
+    digest: str
+
+    @property
+    def per_batch_s(self) -> float:
+        """Seconds from one batch to the next."""
+        return self.duration_s / self.batches
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why there is nothing to show; a library that is not installed is nobody's fault."""
+
+    kind: Literal["missing", "failed", "differs"]
+    detail: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job and its outcome, which is one of the two."""
+
+    job: Job
+    measurement: Measurement | None = None
+    problem: Problem | None = None
+
+
+def schedule(
+    works: Sequence[str], loaders: Sequence[str], turns: int, num_workers: int, quick: bool
+) -> list[Job]:
+    """Loaders take turns at a work, so that a change in the machine's mood meets all of them."""
+    return [
+        Job(work, loader, turn, num_workers, quick)
+        for work in works
+        for turn in range(turns)
+        for loader in loaders
+    ]
+
+
+class Runner:
+    """Runs jobs; a loader that could not do a work is not tried on it again."""
+
+    def __init__(self) -> None:
+        self._problems: dict[tuple[str, str], Problem] = {}
+
+    def run(self, job: Job) -> Run:
+        """Run one job in a fresh process."""
+        known = self._problems.get((job.work, job.loader))
+        run = Run(job, problem=known) if known else _run(job)
+        if run.problem:
+            self._problems[job.work, job.loader] = run.problem
+        return run
+
+
+def _run(job: Job) -> Run:
+    command = [sys.executable, "-m", "benchmarks.one", json.dumps(asdict(job))]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=_TIME_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return Run(job, problem=Problem("failed", f"did not end within {_TIME_LIMIT_S} s"))
+    if child.returncode:
+        detail = child.stderr.strip() or f"ended with status {child.returncode}"
+        return Run(job, problem=Problem("failed", detail))
+    outcome = json.loads(child.stdout.splitlines()[-1])
+    if "missing" in outcome:
+        return Run(job, problem=Problem("missing", f"{outcome['missing']} is not installed"))
+    return Run(job, Measurement(**outcome))

@@ -1,0 +1,94 @@
+"""The measuring process: opens one loader on one work and holds the clock."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from typing import Any
+
+import psutil
+
+from benchmarks.catalog import load_adapter, load_work
+from benchmarks.digest import digest
+from benchmarks.jobs import Job, Measurement
+from benchmarks.loaders import Adapter
+from benchmarks.works import Work
+
+_QUICK = 20
+
+OpenLoader = Callable[[], Iterable[Any]]
+
+
+def main(job: str) -> None:
+    """Print the measurement of a job, or the name of the library that it lacks."""
+    print(json.dumps(_outcome(Job(**json.loads(job)))))
+
+
+def _outcome(job: Job) -> dict[str, Any]:
+    try:
+        adapter, work = load_adapter(job.loader), load_work(job.work)
+    except ModuleNotFoundError as error:
+        return {"missing": error.name}
+    if job.quick:
+        work = replace(work, batches=max(2, work.batches // _QUICK))
+    return asdict(_measure(adapter, work, job.num_workers))
+
+
+def _measure(adapter: Adapter, work: Work, num_workers: int) -> Measurement:
+    dataset = work.dataset(work.samples, adapter.as_array)
+
+    def open_loader() -> Iterable[Any]:
+        return adapter.open_loader(dataset, work, num_workers)
+
+    return (_epoch if work.measures == "epoch" else _first_batch)(open_loader, work)
+
+
+def _epoch(open_loader: OpenLoader, work: Work) -> Measurement:
+    loader = open_loader()
+    # The warm-up: workers start, memory is touched, and batches are checked while no clock runs.
+    fingerprint = digest(loader)
+    watch = Stopwatch()
+    batches = sum(1 for _ in loader)
+    duration_s, cpu_s = watch.stop()
+    return Measurement(duration_s, cpu_s, batches, work.samples, fingerprint)
+
+
+def _first_batch(open_loader: OpenLoader, work: Work) -> Measurement:
+    watch = Stopwatch()
+    # Both names keep the workers until their CPU time is read.
+    loader = open_loader()
+    batches = iter(loader)
+    batch = next(batches)
+    duration_s, cpu_s = watch.stop()
+    return Measurement(duration_s, cpu_s, 1, work.batch_size, digest([batch]))
+
+
+class Stopwatch:
+    """Wall clock and CPU time of this process and its descendants, from construction on."""
+
+    def __init__(self) -> None:
+        # Looking for descendants costs more CPU time than many a batch: before the start, and after the stop.
+        self._descendants_s = _descendants_s()
+        self._own_s = time.process_time()
+        self._started_s = time.perf_counter()
+
+    def stop(self) -> tuple[float, float]:
+        """Seconds that have passed, and seconds of CPU that were used."""
+        duration_s = time.perf_counter() - self._started_s
+        own_s = time.process_time() - self._own_s
+        return duration_s, own_s + _descendants_s() - self._descendants_s
+
+
+def _descendants_s() -> float:
+    # The living, one by one: persistent workers are not reaped before the end.
+    return sum(_process_s(process.pid) for process in psutil.Process().children(recursive=True))
+
+
+def _process_s(pid: int) -> float:
+    # The kernel's CPU clock of a process (clock_getcpuclockid); /proc counts in hundredths of a second.
+    try:
+        return time.clock_gettime(~pid << 3 | 2)
+    except OSError:
+        return 0.0  # It has ended since it was listed.
