@@ -1,0 +1,56 @@
+"""The rows as a table for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich import box
+from rich.console import Group
+from rich.table import Column, Table
+from rich.text import Text
+
+from benchmarks.jobs import Problem
+from benchmarks.summary import PEER, Figures, Row
+
+_STYLES = {"missing": "yellow", "failed": "red", "differs": "red"}
+
+
+def render(rows: Sequence[Row]) -> Group:
+    """A section per work, and below the table what went wrong."""
+    table = Table(Column(no_wrap=True), box=box.SIMPLE, pad_edge=False)
+    for heading in ("a batch", "spread", "CPU", "samples/s", f"x {PEER}"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for work, of_work in groupby(rows, lambda row: row.work):
+        table.add_section()
+        table.add_row(Text(work, style="bold"))
+        for row in of_work:
+            table.add_row(f"  {row.loader}", *_cells(row))
+    return Group(table, *(_explanation(row, row.problem) for row in rows if row.problem))
+
+
+def _cells(row: Row) -> list[str | Text]:
+    if row.problem:
+        return [Text(row.problem.kind, style=_STYLES[row.problem.kind])]
+    return [*_figures(row.figures)] if row.figures else []
+
+
+def _explanation(row: Row, problem: Problem) -> Text:
+    return Text(f"{row.work}: {row.loader}: {problem.detail.splitlines()[-1]}", style=_STYLES[problem.kind])
+
+
+def _figures(figures: Figures) -> list[str]:
+    return [
+        _time(figures.median_s),
+        f"{figures.min_s / figures.median_s - 1:+.0%} {figures.max_s / figures.median_s - 1:+.0%}",
+        _time(figures.cpu_s),
+        f"{figures.samples_per_s:,.0f}",
+        f"{figures.speed_ratio:.2f}" if figures.speed_ratio else "",
+    ]
+
+
+def _time(seconds: float) -> str:
+    for unit, size_s in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size_s:
+            return f"{seconds / size_s:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
