@@ -34,4 +34,4 @@ def open_loader(dataset: Dataset, work: Work, num_workers: int) -> Iterable[Any]
 def _stack(samples: list[Any]) -> Any:
     if isinstance(samples[0], tuple):
         return [_stack(list(column)) for column in zip(*samples, strict=True)]
-    return np.stack(samples)
+    return np.stack(samples) if isinstance(samples[0], np.ndarray) else np.array(samples)
