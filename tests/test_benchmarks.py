@@ -1,0 +1,144 @@
+"""The benchmarks measure what they say, and say what they could not measure."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.catalog import LOADERS, WORKS, select
+from benchmarks.digest import digest
+from benchmarks.jobs import Job, Measurement, Problem, Run, schedule
+from benchmarks.summary import Row, summarise
+
+ROOT = Path(__file__).parent.parent
+
+
+def command(*arguments: str, python_path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | ({"PYTHONPATH": str(python_path)} if python_path else {})
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--quick", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def results(directory: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((directory / "results.json").read_text())
+    return loaded
+
+
+def run(loader: str, turn: int, duration_s: float, digest: str = "same") -> Run:
+    return Run(Job("small", loader, turn, 2, False), Measurement(duration_s, 0.1, 10, 640, digest))
+
+
+def test_a_run_leaves_a_table_and_results(tmp_path: Path) -> None:
+    done = command(
+        "--work", "small,first-batch", "--loaders", "in-process", "--repeat", "2", "--out", str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "in-process" in done.stdout
+    found = results(tmp_path)
+    assert found["machine"]["packages"]["numpy"] == np.__version__
+    assert [row["work"] for row in found["rows"]] == [
+        "small",
+        "first-batch/fork",
+        "first-batch/forkserver",
+        "first-batch/spawn",
+    ]
+    assert all(row["figures"]["median_s"] > 0 for row in found["rows"])
+    assert [run["job"]["turn"] for run in found["runs"]] == [0, 1] * 4
+
+
+def test_a_missing_library_is_a_row_and_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('none here', name='torch')")
+    done = command(
+        "--work", "small", "--loaders", "torch,in-process", "--out", str(tmp_path), python_path=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "torch is not installed" in done.stdout
+    without, measured = results(tmp_path)["rows"]
+    assert without["problem"]["kind"] == "missing"
+    assert measured["figures"]["speed_ratio"] is None
+
+
+def test_a_loader_that_fails_is_a_row_and_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('broken to the core')")
+    done = command("--work", "small", "--loaders", "torch", "--out", str(tmp_path), python_path=tmp_path)
+    assert done.returncode == 1
+    assert "RuntimeError: broken to the core" in done.stdout
+
+
+def test_an_unknown_work_is_an_error_that_names_the_known(tmp_path: Path) -> None:
+    done = command("--work", "smal", "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert "'smal'" in done.stderr
+    assert "objects" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_name_has_its_module() -> None:
+    folder = ROOT / "benchmarks"
+    for package, names in (("loaders", LOADERS), ("works", WORKS)):
+        modules = {path.stem for path in (folder / package).glob("*.py")} - {"__init__"}
+        assert modules == {name.partition("/")[0].replace("-", "_") for name in names}
+
+
+def test_select_keeps_the_order_of_the_wish_and_expands_groups() -> None:
+    known = ("a", "b/x", "b/y")
+    assert select(["b", "a", "b/x"], known) == ["b/x", "b/y", "a"]
+
+
+def test_loaders_take_turns() -> None:
+    jobs = schedule(["w"], ["a", "b"], turns=2, num_workers=2, quick=False)
+    assert [(job.turn, job.loader) for job in jobs] == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+
+
+def test_the_ratio_is_taken_pair_by_pair() -> None:
+    durations = [(1.0, 2.0), (10.0, 30.0), (2.0, 8.0)]
+    runs = [
+        one
+        for turn, (ours, torch) in enumerate(durations)
+        for one in (run("ours", turn, ours), run("torch", turn, torch))
+    ]
+    ours, torch = summarise(runs)
+    assert ours.figures
+    assert torch.figures
+    assert ours.figures.speed_ratio == pytest.approx(3.0)
+    assert ours.figures.median_s == pytest.approx(0.2)
+    assert ours.figures.samples_per_s == pytest.approx(320)
+    assert torch.figures.speed_ratio == pytest.approx(1.0)
+
+
+def test_other_batches_than_torch_made_are_no_result() -> None:
+    ours, torch = summarise([run("ours", 0, 1.0, "other"), run("torch", 0, 2.0)])
+    assert ours == Row("small", "ours", problem=Problem("differs", "its batches are not those of torch"))
+    assert torch.figures
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [np.arange(3)[::-1]],
+        [np.arange(3, dtype=np.int32)],
+        [np.arange(3).reshape(1, 3)],
+        [[np.arange(3)]],
+        [[0, 1, 2]],
+        [np.arange(3), np.arange(3)],
+    ],
+)
+def test_a_digest_tells_batches_apart(other: list[Any]) -> None:
+    assert digest(other) != digest([np.arange(3)])
+
+
+def test_a_digest_takes_tensors_for_arrays_and_tuples_for_lists() -> None:
+    torch = pytest.importorskip("torch")
+    assert digest([(torch.arange(3), 1)]) == digest([[np.arange(3), 1]])
