@@ -58,6 +58,13 @@ def test_a_run_leaves_a_table_and_results(tmp_path: Path) -> None:
     assert [run["job"]["turn"] for run in found["runs"]] == [0, 1] * 4
 
 
+@pytest.mark.slow
+def test_loaders_make_equal_batches(tmp_path: Path) -> None:
+    done = command("--loaders", "ours,in-process", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert [row["problem"] for row in results(tmp_path)["rows"]] == [None] * 2 * len(WORKS)
+
+
 def test_a_missing_library_is_a_row_and_no_failure(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('none here', name='torch')")
     done = command(
