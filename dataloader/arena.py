@@ -1,0 +1,91 @@
+"""Memory for the batch in hand.
+
+In a worker, ``empty`` gives arrays that lie in the slot that the consumer lent for the batch: what is written
+there need not be copied again. Where there is no slot, or no room left in it, the array is an ordinary one and
+is copied when the batch is sent. Either way the batch is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+ALIGNMENT_BYTES = 64
+SMALL_BYTES = 1 << 16  # arrays below this travel inline
+
+
+class Arena:
+    """A stretch of shared memory that is given out from its start to its end.
+
+    Parameters:
+        memory: the slot, whole.
+    """
+
+    __slots__ = ("address", "memory", "used_bytes")
+
+    def __init__(self, memory: memoryview) -> None:
+        self.memory = memory
+        self.address = address_of(memory) if memory.nbytes else 0
+        self.used_bytes = 0
+
+    def take(self, wanted_bytes: int) -> memoryview | None:
+        """Return the next ``wanted_bytes``, aligned, or None where there is no room."""
+        start = -(-self.used_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        if start + wanted_bytes > self.memory.nbytes:
+            return None
+        self.used_bytes = start + wanted_bytes
+        return self.memory[start : self.used_bytes]
+
+    def offset_of(self, buffer: memoryview) -> int | None:
+        """Return where ``buffer`` lies in what was given out, or None if it does not."""
+        offset = address_of(buffer) - self.address
+        return offset if offset >= 0 and offset + buffer.nbytes <= self.used_bytes else None
+
+
+_current: Arena | None = None
+
+
+@contextmanager
+def use(arena: Arena) -> Iterator[Arena]:
+    """Let ``empty`` give out ``arena``."""
+    global _current
+    _current = arena
+    try:
+        yield arena
+    finally:
+        _current = None
+
+
+def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return a new uninitialised array; in a worker, one that lies in the batch's shared memory.
+
+    For use in a ``collate_fn``: what is written into it is not copied again on its way to the consumer. It is
+    valid until the collate function has returned.
+
+    Parameters:
+        shape: as for ``numpy.empty``.
+        dtype: as for ``numpy.empty``.
+
+    >>> batch = empty((2, 3), "float32")
+    >>> batch.shape, batch.dtype
+    ((2, 3), dtype('float32'))
+    """
+    if _current is None:
+        return np.empty(shape, dtype)
+    kind = np.dtype(dtype)
+    count = math.prod(shape) if isinstance(shape, tuple) else int(shape)
+    wanted_bytes = count * kind.itemsize
+    if wanted_bytes < SMALL_BYTES or kind.hasobject:
+        return np.empty(shape, kind)
+    memory = _current.take(wanted_bytes)
+    return np.empty(shape, kind) if memory is None else np.frombuffer(memory, kind).reshape(shape)
+
+
+def address_of(buffer: memoryview) -> int:
+    address: int = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
+    return address

@@ -1,0 +1,216 @@
+"""A pool of workers that make batches: hands out tasks, takes results, hands out again what the dead had.
+
+Everything here can be interrupted by an exception out of a signal handler and goes on afterwards: see ledger for
+what is stored and what is derived. A message stays in its inbox until it has been dealt with, and dealing with it
+twice is the same as once.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from typing import Any
+
+from dataloader import ledger, wire
+from dataloader.ledger import Epoch, Job, Lease, Link
+from dataloader.recipe import Order
+from dataloader.slots import SlotPool
+from dataloader.wire import Kind, Task
+from supervisor.channel import MessageLost, Raw, opened
+from supervisor.page import CANCELLED
+from supervisor.policy import RestartPolicy
+from supervisor.pool import PoolWorker, WorkerPool
+from supervisor.report import ExitReport
+
+KIND = "DataLoader worker"
+MAX_LOSSES = 3
+
+
+class BatchPool(WorkerPool):
+    """Workers, and the slots and leases between them and the consumer.
+
+    Parameters:
+        num_workers, start_method, policy: see WorkerPool.
+        prefetch: how many batches each worker may have at a time.
+    """
+
+    def __init__(
+        self, num_workers: int, start_method: str, policy: RestartPolicy | None, prefetch: int
+    ) -> None:
+        super().__init__(num_workers, start_method=start_method, policy=policy, kind=KIND)
+        self._slots = SlotPool(in_flight=num_workers * prefetch + 1)
+        self._links: dict[int, Link] = {}  # by pid
+        self._seqs = itertools.count()
+        self._epoch = Epoch(0, 0)
+
+    def begin(self, epoch: Epoch) -> None:
+        """Work for ``epoch`` from now on; workers skip what they still have of another."""
+        newest = next(self._seqs)
+        for worker in self.workers.values():
+            worker.page.words[CANCELLED] = newest
+        self._epoch = epoch
+        self.settle()
+
+    def settle(self) -> None:
+        """Put everything right after an interrupt."""
+        self._epoch.settle(self._links.values(), self._slots)
+
+    # ---- out -------------------------------------------------------------------------------------
+
+    def assign(self, limit: int) -> None:
+        """Hand out what is to be made, at most ``limit`` batches to a worker."""
+        todo = self._epoch.todo
+        if not todo:
+            return
+        links = self._current_links()
+        while todo:
+            number, job = next(iter(todo.items()))
+            link = ledger.choose(links, number, limit)
+            if link is None:
+                return
+            self._lease(job, link)
+            todo.pop(number, None)
+
+    def _current_links(self) -> list[Link]:
+        return [self._link(self.workers[worker]) for worker in sorted(self.workers)]
+
+    def _link(self, worker: PoolWorker) -> Link:
+        link = self._links.get(worker.pid)
+        if link is None:
+            link = self._links[worker.pid] = Link(worker)
+        return link
+
+    def _lease(self, job: Job, link: Link) -> None:
+        lease = Lease(next(self._seqs), job, self._slots.pick())
+        link.leases[lease.seq] = lease
+        job.lease = lease
+        if lease.slot is not None:
+            lease.slot.holder = lease
+        link.unsent.append(lease)
+        self._send_unsent(link)
+
+    def _send_unsent(self, link: Link) -> None:
+        while link.unsent:
+            if not self._send_task(link, link.unsent[0]):
+                link.is_full = True
+                self.poll_for_room(link.worker, wanted=True)
+                return
+            link.unsent.popleft()
+        if link.is_full:
+            link.is_full = False
+            self.poll_for_room(link.worker, wanted=False)
+
+    def _send_task(self, link: Link, lease: Lease) -> bool:
+        """Send a task if there is room. An interrupt may have it sent again; the worker drops the second."""
+        job, slot = lease.job, lease.slot
+        order = Order(self._epoch.seed, self._epoch.number, job.number, job.indices)
+        brings_slot = slot is not None and slot.id not in link.mapped
+        lent = None if slot is None else (slot.id, slot.size_bytes)
+        data, fd = wire.encode_task(Task(lease.seq, order, lent, brings_slot, tuple(link.forget)))
+        descriptors = [slot.fd] if slot is not None and brings_slot else []
+        try:
+            sent = link.worker.pipe.try_send(data, descriptors if fd is None else [*descriptors, fd])
+        except (BrokenPipeError, ConnectionResetError):
+            return True  # its death will be told, and the lease ends with it
+        finally:
+            if fd is not None:
+                os.close(fd)
+        if sent:
+            lease.sent = True
+            if slot is not None:
+                link.mapped.add(slot.id)
+            link.forget.clear()
+        return sent
+
+    # ---- back ------------------------------------------------------------------------------------
+
+    def step(self, timeout_s: float | None) -> None:
+        """Send what is waiting, wait for something to arrive, and take it in."""
+        for link in list(self._links.values()):
+            if link.unsent:
+                self._send_unsent(link)
+        self.wait(timeout_s)
+        for worker in list(self.workers.values()):
+            if worker.pipe.inbox:
+                self._take_results(self._link(worker))
+
+    def _take_results(self, link: Link) -> None:
+        inbox = link.worker.pipe.inbox
+        while inbox:
+            self._take_result(link, inbox[0])
+            inbox.popleft()
+
+    def _take_result(self, link: Link, raw: Raw) -> None:
+        try:
+            data, descriptors = opened(raw)
+        except MessageLost as error:
+            self._take_lost(link, wire.decode_result(raw[0]).seq, error)
+            return
+        result = wire.decode_result(data)
+        lease = link.leases.get(result.seq)
+        slot = self._slots.adopt(descriptors[0], result.made_bytes) if descriptors else None
+        if lease is None:
+            return
+        if slot is None and result.spans:
+            slot = lease.slot
+        self._end_lease(link, lease, None if result.kind is Kind.CANCELLED else result, slot)
+        if result.spans:
+            self._slots.note_use(result.used_bytes)
+        if descriptors:
+            self._trim()
+
+    def _end_lease(self, link: Link, lease: Lease, result: Any, slot: Any) -> None:
+        job = lease.job
+        if lease.slot is not None:
+            lease.slot.holder = None
+        if result is not None and job.result is None and self._epoch.jobs.get(job.number) is job:
+            if slot is not None:
+                slot.holder = job
+            job.slot = slot
+            job.result = result
+        job.lease = None
+        del link.leases[lease.seq]
+
+    def _take_lost(self, link: Link, seq: int, error: MessageLost) -> None:
+        """Lease again what did not arrive, unless it never will."""
+        lease = link.leases.get(seq)
+        if lease is None:
+            return
+        lease.job.losses += 1
+        if lease.job.losses > MAX_LOSSES:
+            raise OSError(errno.EMFILE, f"batch {lease.job.number} does not arrive: {error}")
+        self._end_lease(link, lease, None, None)
+        self._epoch.renew_todo()
+
+    def _trim(self) -> None:
+        dropped = self._slots.trim()
+        for link in self._links.values():
+            link.forget.update(link.mapped.intersection(dropped))
+
+    def open_batch(self, job: Job) -> Any:
+        """Return what was made for ``job``: views of its slot, or copies where the user holds too many."""
+        assert job.result is not None
+        copy = job.slot is not None and self._slots.wants_copy()
+        return wire.open_batch(job.result, job.slot, copy=copy)
+
+    # ---- deaths ----------------------------------------------------------------------------------
+
+    def on_death(self, worker: PoolWorker, report: ExitReport) -> None:
+        link = self._link(worker)
+        self._take_results(link)
+        lease = None if report.task is None else link.leases.get(report.task)
+        if lease is not None:
+            self._fill_in(report, lease.job)
+        for lease in list(link.leases.values()):
+            self._end_lease(link, lease, None, None)
+        self._links.pop(worker.pid, None)
+        self._epoch.renew_todo()
+
+    def _fill_in(self, report: ExitReport, job: Job) -> None:
+        """Say which batch and sample it was: the supervisor knows of neither."""
+        if report.batch is None:
+            job.attempts += 1
+        report.batch, report.attempt = job.number, job.attempts
+        if report.item is not None and 0 <= report.item < len(job.indices):
+            report.sample = job.indices[report.item]

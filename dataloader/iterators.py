@@ -1,0 +1,187 @@
+"""One epoch of batches: made in process, or by workers.
+
+Both are classes, not generators: an exception out of a signal handler ends a generator. Both follow one rule:
+a batch is made ready, then marked as delivered by a single store, then returned, with no call between the
+last two, so that no signal handler can run there. Whatever strikes before the store leaves the batch to the next
+``next()``; after it the batch is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from dataloader.batch_pool import BatchPool
+from dataloader.interrupts import is_interrupt
+from dataloader.ledger import Epoch, Job
+from dataloader.pieces import kept_random_state
+from dataloader.recipe import Order, Recipe
+from dataloader.wire import Kind
+from supervisor import exceptions
+from supervisor.page import RECORD_BYTES, Page
+
+AHEAD_WHILE_WAITING = 2  # batches per worker: one in hand, one to go on with
+
+
+class InProcessIterator:
+    """Makes each batch when it is asked for, and leaves the user's random state as it was."""
+
+    def __init__(self, recipe: Recipe, batches: Iterable[Any], seed: int, epoch: int) -> None:
+        self._recipe = recipe
+        self._source = Source(batches)
+        self._seed = seed
+        self._epoch = epoch
+        self._page = Page(memoryview(bytearray(RECORD_BYTES)))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        drawn = self._source.peek()
+        if drawn is None:
+            raise StopIteration
+        number, indices = drawn
+        try:
+            with kept_random_state():
+                batch = self._recipe.make(Order(self._seed, self._epoch, number, indices), self._page)
+        except Exception as error:
+            if not is_interrupt(error):
+                self._source.taken = number
+            raise
+        self._source.taken = number
+        return batch
+
+
+class Source:
+    """The batches of indices that a sampler gives, numbered, each kept until it is marked as taken.
+
+    Attributes:
+        taken: number of the last batch that was taken.
+    """
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._numbered = enumerate(batches)
+        self._drawn: deque[tuple[int, Any]] = deque()
+        self.taken = -1
+
+    def peek(self) -> tuple[int, Any] | None:
+        """Return the next batch, (number, indices), or None at the end."""
+        while self._drawn and self._drawn[0][0] <= self.taken:
+            self._drawn.popleft()
+        if not self._drawn:
+            self._drawn.extend(islice(self._numbered, 1))  # one C call: what is drawn is kept
+        return self._drawn[0] if self._drawn else None
+
+
+class WorkerIterator:
+    """Hands out to workers, and delivers what they make.
+
+    Parameters:
+        pool: whose workers run, and work for nobody else.
+        batches: of indices.
+        seed, epoch: see Order.
+        window: how many batches may be ahead of the user.
+        in_order: deliver in the order of ``batches``, not of completion.
+        on_end: called once all is delivered.
+    """
+
+    def __init__(
+        self,
+        pool: BatchPool,
+        batches: Iterable[Any],
+        *,
+        seed: int,
+        epoch: int,
+        window: int,
+        in_order: bool,
+        on_end: Callable[[BatchPool], None],
+    ) -> None:
+        self._pool: BatchPool | None = pool
+        self._epoch = Epoch(seed, epoch)
+        self._source = Source(batches)
+        self._window = window
+        self._prefetch = window // pool.num_workers
+        self._in_order = in_order
+        self._on_end = on_end
+        self._interrupted = False
+        pool.begin(self._epoch)
+        self._fill_window()
+        pool.assign(self._prefetch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        pool = self._pool
+        if pool is None:
+            raise StopIteration
+        if self._interrupted:
+            pool.settle()
+        self._interrupted = True
+        self._epoch.drop_delivered()
+        job = self._wait_for_job(pool)
+        if job is None:
+            self._end(pool)
+            raise StopIteration
+        self._fill_window()
+        pool.assign(self._prefetch)
+        error = self._open(pool, job)
+        self._interrupted = False
+        if error is not None:
+            job.delivered = True
+            raise error
+        batch = job.batch
+        job.delivered = True
+        return batch
+
+    def _wait_for_job(self, pool: BatchPool) -> Job | None:
+        """Return the job to deliver next, or None when all are delivered."""
+        while True:
+            job = self._epoch.deliverable(in_order=self._in_order)
+            if job is not None:
+                return job
+            self._fill_window()
+            if not self._epoch.jobs:
+                return None
+            pool.raise_if_broken()
+            pool.assign(AHEAD_WHILE_WAITING)
+            pool.step(None)
+
+    def _fill_window(self) -> None:
+        while len(self._epoch.jobs) <= self._window:
+            drawn = self._source.peek()
+            if drawn is None:
+                return
+            number, indices = drawn
+            self._epoch.add(number, indices)
+            self._source.taken = number
+
+    def _open(self, pool: BatchPool, job: Job) -> BaseException | None:
+        """Open the job's batch; return the exception instead where it is one, or cannot be opened."""
+        result = job.result
+        assert result is not None
+        if result.kind is Kind.ERROR:
+            assert result.body is not None
+            return exceptions.unpack(result.body)
+        try:
+            job.batch = pool.open_batch(job)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            return error
+        return None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has delivered everything, or was closed."""
+        return self._pool is None
+
+    def close(self) -> None:
+        """Deliver nothing more."""
+        self._pool = None
+
+    def _end(self, pool: BatchPool) -> None:
+        self._on_end(pool)
+        self._pool = None

@@ -1,0 +1,97 @@
+"""Pieces: how a batch is cut, and the random state that each piece starts from.
+
+Both are part of a batch's bytes. The layout depends on the number of samples alone, and the random state on
+(seed, epoch, batch, piece, indices): never on the number of workers, nor on who makes the piece, nor on how
+often it is tried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import random
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MAX_PIECES = 4
+SAMPLES_PER_PIECE = 8
+
+
+@lru_cache(maxsize=256)
+def layout(samples: int) -> tuple[tuple[int, int], ...]:
+    """Return (start, stop) of each piece of a batch of ``samples``, as equal as can be.
+
+    >>> layout(32)
+    ((0, 8), (8, 16), (16, 24), (24, 32))
+    >>> layout(19)
+    ((0, 10), (10, 19))
+    >>> layout(3)
+    ((0, 3),)
+    """
+    pieces = min(MAX_PIECES, max(1, samples // SAMPLES_PER_PIECE))
+    size, longer = divmod(samples, pieces)
+    stops = [(piece + 1) * size + min(piece + 1, longer) for piece in range(pieces)]
+    return tuple(zip([0, *stops], stops, strict=False))
+
+
+class Seeds(NamedTuple):
+    """What Python's, numpy's and torch's generators are seeded with."""
+
+    python: int
+    numpy: int
+    torch: int
+
+
+def piece_seeds(seed: int, epoch: int, batch: int, piece: int, indices: Sequence[Any]) -> Seeds:
+    """Return the seeds of one piece, whose samples are ``indices``.
+
+    >>> piece_seeds(0, 0, 0, 0, [1, 2]) == piece_seeds(0, 0, 0, 0, [1, 2])
+    True
+    >>> piece_seeds(0, 0, 0, 0, [1, 2]) == piece_seeds(0, 0, 0, 1, [1, 2])
+    False
+    """
+    key = struct.pack("<QQQQ", seed, epoch, batch, piece) + _index_bytes(indices)
+    return Seeds(*struct.unpack("<QIQ", hashlib.blake2b(key, digest_size=20).digest()))
+
+
+def set_random_state(seeds: Seeds) -> None:
+    """Seed Python's, numpy's and, if it is loaded, torch's global generator."""
+    random.seed(seeds.python)
+    np.random.seed(seeds.numpy)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.manual_seed(seeds.torch)
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Put the global generators back as they were, at the end."""
+    python, numpy = random.getstate(), np.random.get_state()
+    torch = sys.modules.get("torch")
+    torch_state = None if torch is None else torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if torch is not None:
+            torch.default_generator.set_state(torch_state)
+
+
+def _index_bytes(indices: Sequence[Any]) -> bytes:
+    """Return bytes that are the same in every process for the same indices; none for indices that have none."""
+    try:
+        return array("q", indices).tobytes()
+    except (TypeError, OverflowError):
+        pass
+    try:
+        return pickle.dumps(list(indices), protocol=4)
+    except Exception:
+        return b""

@@ -1,0 +1,222 @@
+"""What consumer and workers send each other, as bytes.
+
+A task says which batch to make and lends a slot; a result says what became of it. Each is one message of at most
+64 KiB. What does not fit lies in memory whose descriptor goes along: a large task in a memory file of its own,
+a large result in the slot. A result is a pickle whose large buffers stay out of band, in the slot, where the
+consumer's arrays will be views of them. Arrays of less than 64 KiB travel inside the pickle.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from dataloader.arena import ALIGNMENT_BYTES, SMALL_BYTES, Arena, address_of
+from dataloader.recipe import Order
+from dataloader.slots import Slot, map_shared, size_class
+from supervisor.channel import MAX_MESSAGE_BYTES, Message
+from supervisor.linux import create_memory_file
+
+INLINE_BYTES = MAX_MESSAGE_BYTES - 4096  # leaves room for the rest of a result
+
+
+class Task(NamedTuple):
+    """What a worker is asked to do.
+
+    Parameters:
+        seq: number of the task; grows, and is never used twice.
+        order: the batch.
+        slot: (id, size in bytes) of the slot that is lent, or None.
+        brings_slot: the slot's descriptor came along.
+        forget: ids of slots that are no more.
+    """
+
+    seq: int
+    order: Order
+    slot: tuple[int, int] | None
+    brings_slot: bool
+    forget: Sequence[int]
+
+
+class Kind(IntEnum):
+    """What a result is."""
+
+    BATCH = 0
+    ERROR = 1
+    CANCELLED = 2
+
+
+Span = tuple[int, int, bool]  # offset, length, read-only
+
+
+class Result(NamedTuple):
+    """What became of a task.
+
+    Parameters:
+        seq: of the task.
+        kind: of the result.
+        body: the pickle, or the packed exception; None if it is the first span.
+        spans: where in the slot each buffer lies.
+        made_bytes: size of the slot that the worker made and sent along; 0 if it used the lent one, or none.
+    """
+
+    seq: int
+    kind: Kind
+    body: bytes | None
+    spans: Sequence[Span]
+    made_bytes: int
+
+    @property
+    def used_bytes(self) -> int:
+        """How much of a slot the result needs."""
+        return max((offset + length for offset, length, _ in self.spans), default=0)
+
+
+# ---- tasks ---------------------------------------------------------------------------------------
+
+
+def encode_task(task: Task) -> tuple[bytes, int | None]:
+    """Return the message and, if the task is too large for one, the memory file that holds it."""
+    order = task.order
+    fields = (order.seed, order.epoch, order.batch, order.indices)
+    data = pickle.dumps((task.seq, fields, task.slot, task.brings_slot, task.forget), 5)
+    if len(data) <= MAX_MESSAGE_BYTES:
+        return data, None
+    fd = create_memory_file("task")
+    os.ftruncate(fd, len(data))
+    with mmap.mmap(fd, len(data)) as memory:
+        memory[:] = data
+    return pickle.dumps(len(data)), fd
+
+
+def decode_task(message: Message) -> tuple[Task, list[int]]:
+    """Return the task and the descriptors that are its slot's."""
+    content, descriptors = pickle.loads(message.data), message.descriptors
+    if isinstance(content, int):
+        *descriptors, fd = descriptors
+        with mmap.mmap(fd, content, access=mmap.ACCESS_READ) as memory:
+            content = pickle.loads(memory)
+        os.close(fd)
+    seq, order, slot, brings_slot, forget = content
+    return Task(seq, Order(*order), slot, brings_slot, forget), descriptors
+
+
+# ---- results, in the worker ----------------------------------------------------------------------
+
+
+def encode_batch(seq: int, batch: Any, arena: Arena) -> tuple[bytes, int | None]:
+    """Return the message for a batch and, where the arena had no room, the memory file that holds it."""
+    buffers: list[memoryview] = []
+    body = _pickled(batch, buffers)
+    if len(body) > INLINE_BYTES:
+        placed, fd, made_bytes = _place([memoryview(body), *buffers], arena)
+        return pickle.dumps((seq, 0, None, placed, made_bytes), 5), fd
+    if not buffers:
+        return pickle.dumps((seq, 0, body, (), 0), 5), None
+    placed, fd, made_bytes = _place(buffers, arena)
+    message = pickle.dumps((seq, 0, body, placed, made_bytes), 5)
+    if len(message) <= MAX_MESSAGE_BYTES:
+        return message, fd
+    raise ValueError(f"a batch of {len(buffers)} large arrays is more than a message can describe")
+
+
+def encode_error(seq: int, packed: bytes) -> bytes:
+    return pickle.dumps((seq, 1, packed, (), 0), 5)
+
+
+def encode_cancelled(seq: int) -> bytes:
+    return pickle.dumps((seq, 2, b"", (), 0), 5)
+
+
+def _pickled(batch: Any, buffers: list[memoryview]) -> bytes:
+    """Pickle ``batch``, its large buffers left out; with cloudpickle where pickle cannot."""
+
+    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < SMALL_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    try:
+        return pickle.dumps(batch, protocol=5, buffer_callback=keep_in_band)
+    except Exception:
+        buffers.clear()
+        body: bytes = cloudpickle.dumps(batch, protocol=5, buffer_callback=keep_in_band)
+        return body
+
+
+def _place(buffers: list[memoryview], arena: Arena) -> tuple[tuple[Span, ...], int | None, int]:
+    """Put ``buffers`` into the arena's slot, or all of them into a new one; return where, and the new one."""
+    spans = _place_in(arena, buffers)
+    if spans is not None:
+        return spans, None, 0
+    size_bytes = size_class(sum(buffer.nbytes + ALIGNMENT_BYTES for buffer in buffers))
+    fd = create_memory_file("batch")
+    os.ftruncate(fd, size_bytes)
+    spans = _place_in(Arena(memoryview(map_shared(fd, size_bytes))), buffers)
+    assert spans is not None
+    return spans, fd, size_bytes
+
+
+def _place_in(arena: Arena, buffers: list[memoryview]) -> tuple[Span, ...] | None:
+    spans = []
+    for buffer in buffers:
+        offset = arena.offset_of(buffer)
+        if offset is None:
+            room = arena.take(buffer.nbytes)
+            if room is None:
+                return None
+            _copy(room, buffer)
+            offset = arena.used_bytes - buffer.nbytes
+        spans.append((offset, buffer.nbytes, buffer.readonly))
+    return tuple(spans)
+
+
+def _copy(target: memoryview, source: memoryview) -> None:
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+
+
+# ---- results, in the consumer --------------------------------------------------------------------
+
+
+def decode_result(data: bytes) -> Result:
+    """Return the result in a message; what it holds is not unpickled yet."""
+    seq, kind, body, spans, made_bytes = pickle.loads(data)
+    return Result(seq, Kind(kind), body, spans, made_bytes)
+
+
+def open_batch(result: Result, slot: Slot | None, *, copy: bool) -> Any:
+    """Return the batch. Its large arrays are views of ``slot``, or private copies."""
+    if slot is None:
+        assert result.body is not None
+        return pickle.loads(result.body)
+    memory = slot.view()
+    body, spans = result.body, result.spans
+    if body is None:
+        (offset, length, _), *spans = spans
+        body = bytes(memory[offset : offset + length])
+    return pickle.loads(body, buffers=[_buffer(memory, span, copy) for span in spans])
+
+
+def _buffer(memory: memoryview, span: Span, copy: bool) -> memoryview:
+    offset, length, readonly = span
+    view = memory[offset : offset + length]
+    buffer = _private(view) if copy else view
+    return buffer.toreadonly() if readonly else buffer
+
+
+def _private(view: memoryview) -> memoryview:
+    """Return an aligned copy."""
+    room = np.empty(view.nbytes + ALIGNMENT_BYTES, np.uint8)
+    start = -address_of(memoryview(room)) % ALIGNMENT_BYTES
+    copy = memoryview(room)[start : start + view.nbytes]
+    _copy(copy, view)
+    return copy

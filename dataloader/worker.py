@@ -1,0 +1,101 @@
+"""A worker: takes tasks, makes batches, answers.
+
+    task --> lent slot mapped --> samples, collate (State SAMPLE, COLLATE) --> result sent (SENDING) --> IDLE
+
+An exception in a sample or in collate is the answer to its task, and the worker lives on. A task that was sent
+twice is done once.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable
+
+from dataloader import arena, wire
+from dataloader.arena import Arena
+from dataloader.recipe import Recipe, where
+from dataloader.slots import map_shared
+from dataloader.wire import Task
+from supervisor import exceptions
+from supervisor.channel import Channel, close_all
+from supervisor.child import WorkerContext
+from supervisor.page import CANCELLED, DONE, ITEM, TASK, State
+
+_NOTHING = memoryview(b"")
+
+
+class Server:
+    """What runs in a worker.
+
+    Parameters:
+        recipe: how a batch is made.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    def serve(self, pipe: Channel, context: WorkerContext) -> None:
+        """Answer tasks until the pipe ends."""
+        slots = MappedSlots()
+        last_seq = -1
+        while (message := pipe.receive()) is not None:
+            task, descriptors = wire.decode_task(message)
+            if task.seq <= last_seq:
+                close_all(descriptors)
+                continue
+            last_seq = task.seq
+            memory = slots.memory_for(task, descriptors)
+            self._answer(task, memory, pipe, context)
+
+    def _answer(self, task: Task, memory: memoryview, pipe: Channel, context: WorkerContext) -> None:
+        page = context.page
+        if task.seq <= page.words[CANCELLED]:
+            pipe.send(wire.encode_cancelled(task.seq))
+            return
+        page.words[TASK], page.words[ITEM] = task.seq, -1
+        data, fd = self._result(task, memory, context)
+        page.enter(State.SENDING)
+        pipe.send(data, () if fd is None else (fd,))
+        if fd is not None:
+            os.close(fd)
+        page.words[DONE] += 1
+        page.enter(State.IDLE)
+
+    def _result(self, task: Task, memory: memoryview, context: WorkerContext) -> tuple[bytes, int | None]:
+        try:
+            with arena.use(Arena(memory)) as mine:
+                batch = self.recipe.make(task.order, context.page)
+            return wire.encode_batch(task.seq, batch, mine)
+        except BaseException as error:
+            return wire.encode_error(task.seq, exceptions.pack(error, self._where(task, context))), None
+
+    def _where(self, task: Task, context: WorkerContext) -> str:
+        at = where(task.order, context.page)
+        return f"in worker {context.worker} (pid {os.getpid()}), {at}"
+
+
+class MappedSlots:
+    """The slots that this worker has mapped.
+
+    The descriptor is closed once the slot is mapped, and a process that user code forks does not inherit the
+    mapping: it could otherwise write into a slot that is lent to another by then.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[int, memoryview] = {}
+
+    def memory_for(self, task: Task, descriptors: Iterable[int]) -> memoryview:
+        """Return the memory that was lent with ``task``, if any; take charge of the task's descriptors."""
+        for number in task.forget:
+            self._memory.pop(number, None)
+        if task.slot is None:
+            return _NOTHING
+        number, size_bytes = task.slot
+        for fd in descriptors:
+            if number not in self._memory:
+                memory = map_shared(fd, size_bytes)
+                memory.madvise(mmap.MADV_DONTFORK)
+                self._memory[number] = memoryview(memory)
+            os.close(fd)
+        return self._memory[number]

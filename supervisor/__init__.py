@@ -1,0 +1,21 @@
+"""Supervised worker processes: a pool whose dead are found, explained and replaced.
+
+Import from the submodules, as in ``from supervisor.pool import WorkerPool``: another package on PyPI is
+called ``supervisor`` too, and when both are installed this file may be the other one's.
+
+=============  ==========================================================================
+pool           the consumer's side: start workers, talk to them, hear of deaths
+loop           the supervisor process: one thread that owns the workers
+child          what happens in a worker process around the user's function
+launch         how supervisor and worker processes come to be: fork or a fresh interpreter
+policy         how often the dead may be replaced
+report         why a worker ended
+page           the shared memory in which a worker says where it is
+channel        whole messages and descriptors between two processes
+messages       what the consumer and the supervisor tell each other
+payload        Python objects on their way into fresh processes
+exceptions     exceptions on their way between processes
+memory         memory readings
+linux          system calls that some Python builds lack
+=============  ==========================================================================
+"""

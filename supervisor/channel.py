@@ -1,0 +1,173 @@
+"""Whole messages, with descriptors, between two processes.
+
+Guarantees, all from SOCK_SEQPACKET: a message arrives whole or not at all, even when its writer is killed or
+stopped in the middle; what a dead process had sent can still be read; the end of the other side is an
+end-of-file. Not a guarantee: that an end-of-file means death (a grandchild can keep the other end open).
+
+Two styles of use. A process that serves one pipe calls ``send`` and ``receive``, which block. A process
+that must never block calls ``try_send`` and ``drain``; ``drain`` moves what has arrived to ``inbox`` inside one
+C call, so that an exception out of a signal handler cannot come between taking a message and keeping it.
+"""
+
+from __future__ import annotations
+
+import _socket
+import array
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+MAX_MESSAGE_BYTES = 1 << 16
+MAX_DESCRIPTORS = 4
+
+_NOT_ARRIVED = socket.MSG_TRUNC | socket.MSG_CTRUNC
+_DESCRIPTOR_BYTES = array.array("i").itemsize
+_ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * _DESCRIPTOR_BYTES)
+_DONT_WAIT = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+_END = (b"", [], socket.MSG_CMSG_CLOEXEC, None)
+
+# What recvmsg gives: data, ancillary data, flags, address.
+Raw = tuple[bytes, list[tuple[int, int, bytes]], int, None]
+
+
+class Message(NamedTuple):
+    """One message: its bytes and the descriptors that came along, which now belong to the receiver."""
+
+    data: bytes
+    descriptors: list[int]
+
+
+class MessageLost(OSError):
+    """A message or its descriptors did not arrive whole."""
+
+
+class Channel:
+    """One end of a message pipe.
+
+    >>> left, right = Channel.pair()
+    >>> left.send(b"hello")
+    >>> right.receive().data
+    b'hello'
+    >>> left.close(); right.receive() is None
+    True
+    """
+
+    __slots__ = ("_arrivals", "ended", "inbox", "socket")
+
+    def __init__(self, sock: QuietSocket) -> None:
+        self.socket = sock
+        self.ended = False  # the other side is known to have closed
+        self.inbox: deque[Raw] = deque()
+        self._arrivals = partial(sock.recvmsg, MAX_MESSAGE_BYTES, _ANCILLARY_BYTES, _DONT_WAIT)
+
+    @classmethod
+    def pair(cls) -> tuple[Channel, Channel]:
+        """Return two connected channels. Neither end is inherited by a program that is executed."""
+        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls.from_descriptor(left.detach()), cls.from_descriptor(right.detach())
+
+    @classmethod
+    def from_descriptor(cls, fd: int) -> Channel:
+        """Return the channel whose descriptor is ``fd``, which then belongs to the channel."""
+        return cls(adopt_socket(fd))
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send one message of 1 to 64 KiB, waiting for room. The receiver gets duplicates of ``descriptors``.
+
+        Raises ValueError for a message out of these bounds, BrokenPipeError when the other side has gone.
+        """
+        _check_size(data)
+        self._send(data, descriptors, socket.MSG_NOSIGNAL)
+
+    def try_send(self, data: bytes, descriptors: Sequence[int] = ()) -> bool:
+        """Send one message if there is room for it now; say whether it was sent. Raises as ``send``."""
+        _check_size(data)
+        try:
+            self._send(data, descriptors, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _send(self, data: bytes, descriptors: Sequence[int], flags: int) -> None:
+        try:
+            self.socket.sendmsg([data], _ancillary(descriptors), flags)
+        except BrokenPipeError:
+            self.ended = True
+            raise
+
+    def receive(self) -> Message | None:
+        """Wait for one message; None when the other side has closed and all that it had sent was read."""
+        while True:
+            try:
+                raw = self.socket.recvmsg(MAX_MESSAGE_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+            except ConnectionResetError:
+                continue  # the peer died with our messages unread; its own are still to be read
+            if raw[0]:
+                return opened(raw)
+            self.ended = True
+            return None
+
+    def drain(self) -> bool:
+        """Move all that has arrived to ``inbox``, without waiting. False once the other side has closed."""
+        while True:
+            try:
+                self.inbox.extend(iter(self._arrivals, _END))
+            except BlockingIOError:
+                return True
+            except ConnectionResetError:
+                continue  # reported once, before what is still to be read
+            self.ended = True
+            return False
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class QuietSocket(_socket.socket):
+    """A socket that closes itself when it is dropped: in C, so that no signal handler can run inside."""
+
+    __slots__ = ()
+    __del__ = _socket.socket.close
+
+
+def opened(raw: Raw) -> Message:
+    """Return the message in what recvmsg gave. Raises MessageLost where a part of it did not arrive."""
+    data, ancillary, flags, _ = raw
+    descriptors = array.array("i")
+    for _level, _type, content in ancillary:
+        descriptors.frombytes(content[: len(content) - len(content) % _DESCRIPTOR_BYTES])
+    if flags & _NOT_ARRIVED:
+        close_all(descriptors)
+        raise MessageLost(
+            "a message did not arrive whole: this process may be out of descriptors (raise `ulimit -n`)"
+        )
+    return Message(data, descriptors.tolist())
+
+
+# A callable in C, so that a socket can be made and stored within one C call.
+adopt_socket: Callable[[int], QuietSocket] = partial(QuietSocket, socket.AF_UNIX, socket.SOCK_SEQPACKET, 0)
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    for fd in descriptors:
+        os.close(fd)
+
+
+def _ancillary(descriptors: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
+    if not descriptors:
+        return []
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+
+
+def _check_size(data: bytes) -> None:
+    if not 0 < len(data) <= MAX_MESSAGE_BYTES:
+        raise ValueError(
+            f"a message has 1 to {MAX_MESSAGE_BYTES} bytes, not {len(data)}: "
+            "put larger data into a memory file and send its descriptor"
+        )

@@ -1,0 +1,126 @@
+"""How a supervisor or a worker process comes to be: a fork, or a fresh interpreter.
+
+A fresh interpreter is started by ``multiprocess``' own bootstrap, which brings the caller's sys.path, sys.argv,
+working directory and log level along, but never the caller's ``__main__``: what is defined there travels by
+value, so that a script needs no ``if __name__ == "__main__"``.
+
+Both kinds lead a session of their own: a terminal's Ctrl-C reaches the consumer alone.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+HASH_SEED = "0"  # fresh interpreters share one, or sets would be ordered differently in each
+
+
+def fork(run: Callable[[], None]) -> int:
+    """Return the pid of a forked child that calls ``run`` and ends with it."""
+    flush_output()
+    pid = os.fork()
+    if pid:
+        return pid
+    _run_and_exit(run)
+
+
+def spawn(target: Callable[..., None], args: tuple[Any, ...], descriptors: Sequence[int]) -> int:
+    """Return the pid of a fresh interpreter that calls ``target(*args)``.
+
+    It inherits ``descriptors`` under the same numbers. The caller must wait for it.
+    """
+    from multiprocess.spawn import get_command_line
+
+    told = pickle.dumps(_preparation()) + pickle.dumps(_Boot(target, args))
+    read_fd, write_fd = os.pipe()
+    try:
+        process = subprocess.Popen(
+            get_command_line(pipe_handle=read_fd),
+            pass_fds=(read_fd, *descriptors),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={"PYTHONHASHSEED": HASH_SEED, **os.environ},
+        )
+        process.returncode = 0  # the caller reaps it: subprocess must not
+        os.close(read_fd)
+        read_fd = -1
+        _write_all(write_fd, told)
+    finally:
+        os.close(write_fd)
+        if read_fd >= 0:
+            os.close(read_fd)
+    return process.pid
+
+
+def reset_signals(interrupt: signal.Handlers) -> None:
+    """Drop the signal handlers that a forked process has from its parent; SIGINT gets ``interrupt``."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, interrupt)
+
+
+def detach_input() -> None:
+    """Let standard input be empty: the consumer's terminal is not ours to read."""
+    fd = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(fd, 0)
+    os.close(fd)
+
+
+def flush_output() -> None:
+    """Write out what stdout and stderr hold, lest a forked child write it again."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, ValueError, OSError):
+            continue  # no such stream, or it is closed
+
+
+class _Boot:
+    """What ``multiprocess`` calls in the fresh interpreter once it is prepared."""
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self.target = target
+        self.args = args
+
+    def _bootstrap(self, parent_sentinel: int) -> int:
+        os.close(parent_sentinel)
+        self.target(*self.args)
+        return 0
+
+
+def _preparation() -> dict[str, Any]:
+    from multiprocess.spawn import get_preparation_data
+
+    data: dict[str, Any] = get_preparation_data("supervised")
+    for name in ("init_main_from_name", "init_main_from_path"):
+        data.pop(name, None)
+    data["authkey"] = bytes(data["authkey"])  # refuses to be pickled as itself
+    return data
+
+
+def _run_and_exit(run: Callable[[], None]) -> NoReturn:
+    code = 1
+    try:
+        os.setsid()
+        reset_signals(signal.SIG_IGN)
+        detach_input()
+        run()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(fd, view) :]
+    except BrokenPipeError:
+        return  # it died: whoever waits for it will hear

@@ -1,0 +1,99 @@
+"""Linux system calls that some Python builds lack and some containers refuse.
+
+Each function here has an answer for "not available", so that no caller needs a second code path for it:
+nameless memory becomes an unlinked temporary file; a pidfd becomes None, and the caller falls back to
+SIGCHLD and waitpid.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import sys
+import tempfile
+
+MEMORY_FILE_FLAGS = 1  # MFD_CLOEXEC
+PIDFD_OPEN_NUMBER = 434  # the same on every architecture
+SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def require_linux(what: str) -> None:
+    """Raise RuntimeError where ``what`` cannot work because this is not Linux."""
+    if sys.platform != "linux":
+        raise RuntimeError(f"{what} needs Linux; this is {sys.platform}. Use num_workers=0 here.")
+
+
+def create_memory_file(name: str) -> int:
+    """Return a descriptor of shared memory that has no name, so that it cannot outlive its last holder.
+
+    ``name`` only shows up in ``/proc/<pid>/fd``. Without ``memfd_create`` the memory is an unlinked file in
+    the temporary directory, which is a disk and not the often tiny ``/dev/shm``.
+
+    >>> fd = create_memory_file("example")
+    >>> os.ftruncate(fd, 4096); os.fstat(fd).st_size
+    4096
+    >>> os.close(fd)
+    """
+    try:
+        return _memfd_create(name)
+    except OSError:
+        fd, path = tempfile.mkstemp(prefix=f"{name}-")
+        os.unlink(path)
+        return fd
+
+
+def own(fd: int) -> select.epoll:
+    """Return an object that closes ``fd`` when it is dropped.
+
+    It is an epoll object only because that is one whose deallocation closes a descriptor in C, without a
+    warning and without a moment at which a signal handler could run.
+
+    >>> owner = own(create_memory_file("example")); fd = owner.fileno()
+    >>> del owner
+    >>> os.fstat(fd)
+    Traceback (most recent call last):
+    OSError: [Errno 9] Bad file descriptor
+    """
+    return select.epoll.fromfd(fd)
+
+
+def _memfd_create(name: str) -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, MEMORY_FILE_FLAGS)
+    if not hasattr(_libc, "memfd_create"):
+        raise OSError("this C library has no memfd_create")
+    return _checked(_libc.memfd_create(name.encode(), MEMORY_FILE_FLAGS))
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when process ``pid`` ends, or None where there are none.
+
+    Raises ProcessLookupError if there is no such process (not even an unreaped one).
+    """
+    try:
+        if hasattr(os, "pidfd_open"):
+            return os.pidfd_open(pid)
+        return _checked(_libc.syscall(PIDFD_OPEN_NUMBER, pid, 0))
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Ask the kernel to send us ``signal_number`` when the *thread* that made us ends.
+
+    For workers only, whose parent has one thread: a supervisor made by a thread of the user's would end
+    with that thread.
+    """
+    _checked(_libc.prctl(SET_PARENT_DEATH_SIGNAL, signal_number, 0, 0, 0))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result

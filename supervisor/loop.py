@@ -1,0 +1,409 @@
+"""The supervisor process: one thread that owns the workers.
+
+            commands                         fork, SIGTERM, SIGKILL
+    consumer ------> control pipe ---> loop ------------------------> workers
+             <------                    ^                                |
+              events                    +---- pidfds, "ready" eventfd ---+
+
+Invariants:
+  - It is the workers' parent and the only one who waits for them: wait statuses are real.
+  - It never blocks: it waits in one place (`_wait`), and what it has to say waits in an outbox.
+  - No batch passes through it, and of the user's code it runs only imports.
+  - It holds no end of a worker's pipe once the consumer has been sent it.
+  - When the consumer is gone, everything is killed at once. When the control pipe is closed, the workers are
+    stopped in order.
+
+Where there are no pidfds, SIGCHLD wakes the loop, and the consumer's end is seen as a change of parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import itertools
+import os
+import select
+import signal
+import time
+from collections import deque
+
+from supervisor import child, exceptions, launch
+from supervisor.channel import Channel, close_all, opened
+from supervisor.linux import open_pidfd
+from supervisor.messages import (
+    Check,
+    Checked,
+    Died,
+    End,
+    Event,
+    Failed,
+    GaveUp,
+    Ready,
+    Settings,
+    Start,
+    Started,
+    Stop,
+    Stopped,
+    decode,
+    encode,
+)
+from supervisor.page import PageFile
+from supervisor.payload import Payload
+from supervisor.policy import RestartWindow
+from supervisor.report import ExitReason, ExitReport
+from supervisor.worker import Remains, Worker
+
+AFTER_KILL_S = 5.0  # a process in the kernel's hands may not die at once
+
+
+def supervise_fresh(control_fd: int, pages_fd: int, settings: Settings) -> None:
+    """Be a supervisor, in a fresh interpreter."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for fd in (control_fd, pages_fd):
+        os.set_inheritable(fd, False)
+    Supervisor(Channel.from_descriptor(control_fd), pages_fd, settings).run()
+
+
+class Supervisor:
+    """The loop and its state.
+
+    Parameters:
+        control: the pipe to the consumer.
+        pages_fd: memory file of the workers' pages.
+        settings: see Settings.
+        job: what the workers do, where they inherit it; else each Start brings a payload.
+    """
+
+    def __init__(
+        self, control: Channel, pages_fd: int, settings: Settings, job: child.Job | None = None
+    ) -> None:
+        self._control = control
+        self._pages = PageFile(pages_fd)
+        self._settings = settings
+        self._job = job
+        self._payload: Payload | None = None
+        self._num_workers = 0
+        self._workers: dict[int, Worker] = {}  # by pid
+        self._window = RestartWindow(settings.policy) if settings.policy else None
+        self._someone_was_ready = False
+        self._restarts: list[tuple[float, int, int, float]] = []  # due, worker, restarts, time of death
+        self._gave_up = False
+        self._check_wanted = False
+        self._stop_at: deque[tuple[float, int]] = deque()  # what is still to be sent to all, and when
+        self._stopping = False
+        self._held_start: tuple[Start, list[int]] | None = None
+        self._finished = False
+        self._numbers = itertools.count(1)
+        self._last_command = 0
+        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._next_reading_s = 0.0
+        self._ready_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._consumer_fd = _watch(settings.consumer_pid)
+        self._sigchld_fds = _sigchld_pipe() if self._consumer_fd is None else ()
+
+    def run(self) -> None:
+        """Serve until the consumer is gone or has closed its pipe and all workers are gone."""
+        gc.freeze()  # lest the workers' collections copy every page that they share with us
+        while not self._finished:
+            ready = self._wait()
+            if self._consumer_is_gone(ready):
+                return self._kill_everything()
+            self._handle_commands()
+            self._reap()
+            self._announce_ready()
+            self._restart_due()
+            self._enforce_stop()
+            self._answer_check()
+            self._flush()
+            self._read_memory()
+        return None
+
+    # ---- waiting ---------------------------------------------------------------------------------
+
+    def _wait(self) -> set[int]:
+        """Wait until there is something to do; return the descriptors that are ready."""
+        poll = select.poll()
+        if not self._control.ended:
+            poll.register(self._control, select.POLLIN | (select.POLLOUT if self._outbox else 0))
+        pidfds = [worker.pidfd for worker in self._workers.values()]
+        for fd in [self._ready_fd, self._consumer_fd, *self._sigchld_fds[:1], *pidfds]:
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
+        ready = poll.poll(max(0.0, self._next_due_s() - time.monotonic()) * 1000 + 0.5)
+        for fd in self._sigchld_fds[:1]:
+            with contextlib.suppress(BlockingIOError):
+                os.read(fd, 4096)
+        return {fd for fd, _ in ready}
+
+    def _next_due_s(self) -> float:
+        restarts = [due for due, *_ in self._restarts]
+        stops = [due for due, _ in self._stop_at]
+        return min([self._next_reading_s, *restarts, *stops])
+
+    def _consumer_is_gone(self, ready: set[int]) -> bool:
+        if self._consumer_fd is not None:
+            return self._consumer_fd in ready
+        return os.getppid() != self._settings.consumer_pid
+
+    def _kill_everything(self) -> None:
+        for worker in self._workers.values():
+            worker.signal_group(signal.SIGKILL)
+
+    # ---- commands --------------------------------------------------------------------------------
+
+    def _handle_commands(self) -> None:
+        if self._control.ended:
+            return
+        if not self._control.drain():
+            self._outbox.clear()
+            self._begin_stop()
+        while self._control.inbox:
+            data, descriptors = opened(self._control.inbox.popleft())
+            number, command = decode(data)
+            if number <= self._last_command:
+                close_all(descriptors)
+                continue
+            self._last_command = number
+            try:
+                self._handle(command, descriptors)
+            except Exception as error:
+                self._say(Failed(exceptions.pack(error, f"in the supervisor (pid {os.getpid()})")))
+
+    def _handle(self, command: object, descriptors: list[int]) -> None:
+        match command:
+            case Start() if self._stopping:
+                self._held_start = (command, descriptors)
+            case Start():
+                self._start(command, descriptors)
+            case Check():
+                self._check_wanted = True
+            case End(pid, reason, because) if pid in self._workers:
+                self._workers[pid].end(reason, because)
+            case Stop():
+                self._begin_stop()
+
+    def _start(self, start: Start, descriptors: list[int]) -> None:
+        self._take_payload(start.payload, descriptors)
+        self._num_workers = start.workers
+        self._someone_was_ready = self._gave_up = False
+        if self._settings.policy is not None:
+            self._window = RestartWindow(self._settings.policy)
+        for worker in range(start.workers):
+            self._make_worker(worker, restarts=0)
+
+    def _take_payload(self, payload: Payload | None, descriptors: list[int]) -> None:
+        if payload is None:
+            return
+        if self._payload is not None:
+            self._payload.close()
+        self._payload = Payload(descriptors[0], payload.digest, payload.modules, payload.spans)
+        if self._settings.start_method == "forkserver":
+            _import_all(payload.modules)
+
+    # ---- workers ---------------------------------------------------------------------------------
+
+    def _make_worker(self, worker: int, restarts: int, death_s: float | None = None) -> None:
+        ours, theirs = Channel.pair()
+        remains = Remains.create()
+        page = self._pages.page(worker)
+        page.reset()
+        handles = child.Handles(theirs.fileno(), self._pages.fd, remains.stack, remains.words, self._ready_fd)
+        birth = child.Birth(worker, self._num_workers, os.getpid(), handles)
+        pid = self._give_birth(birth, ours)
+        theirs.close()
+        made = self._workers[pid] = Worker(worker, pid, restarts, page, remains)
+        made.replaces_death_s = death_s
+        pidfd = [] if made.pidfd is None else [os.dup(made.pidfd)]
+        self._say(Started(worker, pid, restarts), [ours.socket.detach(), *pidfd])
+
+    def _give_birth(self, birth: child.Birth, ours: Channel) -> int:
+        if self._settings.start_method == "spawn":
+            assert self._payload is not None
+            inherited = [self._payload.fd, *birth.handles.all()]
+            return launch.spawn(child.run_fresh, (birth, self._payload), inherited)
+        launch.flush_output()
+        pid = os.fork()
+        if pid == 0:
+            child.run_forked(birth, self._load_job, lambda: [ours.socket.detach(), *self._descriptors()])
+        return pid
+
+    def _load_job(self) -> child.Job:
+        if self._job is not None:
+            return self._job
+        assert self._payload is not None
+        job: child.Job = self._payload.load()
+        return job
+
+    def _descriptors(self) -> list[int]:
+        """All that a worker must not keep open: what is the supervisor's alone, or a sibling's."""
+        unsent = [fd for _, descriptors in self._outbox for fd in descriptors]
+        siblings = [fd for worker in self._workers.values() for fd in worker.descriptors()]
+        consumer = [] if self._consumer_fd is None else [self._consumer_fd]
+        return [self._control.socket.detach(), *consumer, *self._sigchld_fds, *unsent, *siblings]
+
+    def _reap(self) -> None:
+        for worker in [worker for worker in self._workers.values() if worker.has_exited()]:
+            self._note_progress()
+            report, exception = worker.reap(asked=self._stopping)
+            del self._workers[worker.pid]
+            self._say(Died(report, exception))
+            if report.is_death and not self._stopping:
+                self._decide_on(report, worker)
+
+    def _decide_on(self, report: ExitReport, worker: Worker) -> None:
+        """Replace a dead worker, now or later, or give up."""
+        now = time.monotonic()
+        why = self._why_not_replace(now, report, worker)
+        if isinstance(why, str):
+            self._give_up(why)
+        elif not self._gave_up:
+            self._restarts.append((now + why, worker.worker, worker.restarts + 1, now))
+
+    def _why_not_replace(self, now: float, report: ExitReport, worker: Worker) -> float | str:
+        """Return after how many seconds to replace, or why not to."""
+        if self._window is None:
+            return "It was not replaced, because restart=None."
+        during_startup = not worker.page.ready_s
+        if during_startup and not self._someone_was_ready:
+            return "It died in its start-up, before any worker was ready."
+        if during_startup and worker.restarts == 0 and report.reason is ExitReason.EXCEPTION:
+            return "Its start-up failed."
+        delay_s = self._window.allow(now, during_startup=during_startup)
+        if delay_s is not None:
+            return delay_s
+        policy = self._window.policy
+        return (
+            f"It was not replaced: {self._window.deaths} deaths within {policy.period:g} s, of which the policy "
+            f"replaces {policy.max_restarts}; or three start-ups in a row failed."
+        )
+
+    def _give_up(self, why: str) -> None:
+        if not self._gave_up:
+            self._gave_up = True
+            self._restarts.clear()
+            self._say(GaveUp(why))
+
+    def _restart_due(self) -> None:
+        now = time.monotonic()
+        due = [restart for restart in self._restarts if restart[0] <= now]
+        for restart in due:
+            self._restarts.remove(restart)
+            _, worker, restarts, death_s = restart
+            try:
+                self._make_worker(worker, restarts, death_s)
+            except OSError as error:
+                self._give_up(f"It could not be replaced: {error}.")
+
+    def _note_progress(self) -> None:
+        progressed = [worker.has_progressed() for worker in self._workers.values()]
+        if self._window is not None and any(progressed):
+            self._window.progress()
+
+    def _announce_ready(self) -> None:
+        try:
+            os.eventfd_read(self._ready_fd)
+        except BlockingIOError:
+            return
+        for worker in self._workers.values():
+            if worker.page.ready_s and not worker.announced:
+                worker.announced = self._someone_was_ready = True
+                death_s = worker.replaces_death_s
+                replaced_s = None if death_s is None else worker.page.ready_s - death_s
+                self._say(Ready(worker.worker, worker.pid, replaced_s))
+
+    def _answer_check(self) -> None:
+        """Answer once no death is being dealt with; a replacement in start-up counts as dealt with."""
+        if self._check_wanted and not self._restarts:
+            self._check_wanted = False
+            self._say(Checked())
+
+    def _read_memory(self) -> None:
+        now = time.monotonic()
+        if now < self._next_reading_s:
+            return
+        self._next_reading_s = now + self._settings.reading_interval_s
+        for worker in self._workers.values():
+            worker.read_memory(now)
+
+    # ---- stopping --------------------------------------------------------------------------------
+
+    def _begin_stop(self) -> None:
+        """Stop all workers at once. Their pipes are closed: they have ``close_s`` to end by themselves."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._restarts.clear()
+        now, settings = time.monotonic(), self._settings
+        kill_s = now + settings.close_s + settings.terminate_s
+        self._stop_at.extend(
+            [(now + settings.close_s, signal.SIGTERM), (kill_s, signal.SIGKILL), (kill_s + AFTER_KILL_S, 0)]
+        )
+
+    def _enforce_stop(self) -> None:
+        if not self._stopping:
+            return
+        while self._workers and self._stop_at and self._stop_at[0][0] <= time.monotonic():
+            _, number = self._stop_at.popleft()
+            for worker in self._workers.values():
+                worker.signal_group(number)
+        if not self._workers or not self._stop_at:
+            self._end_stop()
+
+    def _end_stop(self) -> None:
+        self._stop_at.clear()
+        self._stopping = False
+        self._finished = self._control.ended
+        self._say(Stopped())
+        if self._held_start is not None:
+            (start, descriptors), self._held_start = self._held_start, None
+            self._start(start, descriptors)
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    def _say(self, event: Event, descriptors: list[int] | None = None) -> None:
+        """Put an event into the outbox; its descriptors are closed once it is sent."""
+        self._outbox.append((encode(next(self._numbers), event), descriptors or []))
+
+    def _flush(self) -> None:
+        while self._outbox and not self._control.ended:
+            data, descriptors = self._outbox[0]
+            try:
+                if not self._control.try_send(data, descriptors):
+                    return
+            except BrokenPipeError:
+                return
+            self._outbox.popleft()
+            close_all(descriptors)
+
+
+def _watch(consumer_pid: int) -> int | None:
+    """Return the consumer's pidfd. If it is gone already, so is our reason to be here."""
+    try:
+        pidfd = open_pidfd(consumer_pid)
+    except ProcessLookupError:
+        os._exit(1)
+    if os.getppid() != consumer_pid:
+        os._exit(1)  # the pid may be another process' by now
+    return pidfd
+
+
+def _sigchld_pipe() -> tuple[int, ...]:
+    """Return the two ends of a pipe that SIGCHLD writes to."""
+    read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    return read_fd, write_fd
+
+
+def _import_all(modules: frozenset[str]) -> None:
+    """Import what the workers would each import by themselves, before they are forked.
+
+    numpy.random is lazy in numpy 2 and wanted by every worker. A module that fails to import fails again in
+    the worker, where its traceback is worth having.
+    """
+    for name in sorted({"numpy.random", *modules}):
+        try:
+            importlib.import_module(name)
+        except Exception:
+            continue

@@ -1,0 +1,140 @@
+"""What the consumer and the supervisor tell each other over the control pipe.
+
+    consumer -> supervisor   Start  Check  End  Stop
+    supervisor -> consumer   Started  Ready  Died  GaveUp  Checked  Stopped  Failed
+
+Each message carries a number that grows. A sender that was interrupted may send the same message again, so a
+receiver drops a number that it has had.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+
+from supervisor.channel import MAX_MESSAGE_BYTES
+from supervisor.payload import Payload
+from supervisor.policy import RestartPolicy
+from supervisor.report import ExitReason, ExitReport
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a supervisor is told once, when it starts.
+
+    Parameters:
+        consumer_pid: the process it serves.
+        start_method: "fork", "forkserver" or "spawn".
+        policy: the bounds on replacing workers; None: never replace.
+        reading_interval_s: seconds between memory readings.
+        close_s: how long a worker has to end by itself once its pipe is closed.
+        terminate_s: how long it then has after SIGTERM, before SIGKILL.
+    """
+
+    consumer_pid: int
+    start_method: str
+    policy: RestartPolicy | None
+    reading_interval_s: float
+    close_s: float
+    terminate_s: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start this many workers. Its descriptor is the payload's; under fork there is none."""
+
+    workers: int
+    payload: Payload | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """Look for deaths now and say when all are dealt with."""
+
+
+@dataclass(frozen=True)
+class End:
+    """End worker ``pid``, for ``reason``."""
+
+    pid: int
+    reason: ExitReason
+    because: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop all workers; their pipes are closed already."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A worker's process is there. Descriptors: its pipe and, where there are such, its pidfd."""
+
+    worker: int
+    pid: int
+    restarts: int
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker has completed its start-up."""
+
+    worker: int
+    pid: int
+    replaced_s: float | None
+
+
+@dataclass(frozen=True)
+class Died:
+    """A worker ended. ``exception`` is what it left behind, packed."""
+
+    report: ExitReport
+    exception: bytes | None
+
+
+@dataclass(frozen=True)
+class GaveUp:
+    """The dead are no longer replaced, because ``why``."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """All deaths up to the last Check are dealt with."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """All workers are gone."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The supervisor itself could not do something; ``exception`` is packed."""
+
+    exception: bytes
+
+
+Command = Start | Check | End | Stop
+Event = Started | Ready | Died | GaveUp | Checked | Stopped | Failed
+
+
+def encode(number: int, body: Command | Event) -> bytes:
+    """Return one message. A report too large for one loses the middle of its longest texts."""
+    data = pickle.dumps((number, body))
+    if len(data) > MAX_MESSAGE_BYTES and isinstance(body, Died):
+        return encode(number, _shortened(body))
+    return data
+
+
+def decode(data: bytes) -> tuple[int, Command | Event]:
+    number, body = pickle.loads(data)
+    return number, body
+
+
+def _shortened(died: Died) -> Died:
+    report = died.report
+    report.traceback, report.stderr = report.traceback[-8000:], report.stderr[-8000:]
+    report.readings = report.readings[-10:]
+    return Died(report, None)

@@ -1,0 +1,125 @@
+"""The shared page: where a worker says what it is doing, readable after it is gone.
+
+One memory file for a pool, made by the consumer and mapped by consumer, supervisor and workers; one record
+of 128 bytes for each worker. Every field is one aligned 8-byte word with one writer, so nothing is locked
+and nothing can be half written:
+
+    written by the worker     STATE TASK ITEM SINCE DONE READY
+    written by the consumer   CANCELLED
+
+Times are of CLOCK_MONOTONIC, which all processes of a machine share. Non-goals: history, anything that
+grows, and anything that a worker must wait for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from enum import IntEnum
+
+from supervisor.linux import create_memory_file
+
+RECORD_BYTES = 128
+
+STATE, TASK, ITEM, SINCE, DONE, READY, CANCELLED = range(7)
+
+
+class State(IntEnum):
+    """What a worker is doing."""
+
+    STARTING = 0
+    IDLE = 1
+    SAMPLE = 2
+    COLLATE = 3
+    SENDING = 4
+    CLOSED = 5
+
+
+class Page:
+    """One worker's record.
+
+    ``words`` and ``seconds`` are its fields as integers and as floats, for code that is in a hurry.
+
+    >>> file = PageFile.create(workers=2)
+    >>> page = file.page(1)
+    >>> page.enter(State.SAMPLE)
+    >>> page.state, page.item
+    (<State.SAMPLE: 2>, -1)
+    """
+
+    __slots__ = ("seconds", "words")
+
+    def __init__(self, record: memoryview) -> None:
+        self.words = record.cast("q")
+        self.seconds = record.cast("d")
+
+    def reset(self) -> None:
+        """Empty the record for a new worker. What the consumer has cancelled stays cancelled."""
+        self.words[TASK] = self.words[ITEM] = -1
+        self.words[DONE] = 0
+        self.seconds[READY] = 0.0
+        self.enter(State.STARTING)
+
+    def enter(self, state: State) -> None:
+        """Say what the worker is doing from now on."""
+        self.seconds[SINCE] = time.monotonic()
+        self.words[STATE] = state
+
+    def ready(self) -> None:
+        """Say that start-up is over."""
+        self.seconds[READY] = time.monotonic()
+        self.enter(State.IDLE)
+
+    @property
+    def state(self) -> State:
+        return State(self.words[STATE])
+
+    @property
+    def task(self) -> int:
+        """Number of the task in hand, or -1."""
+        return self.words[TASK]
+
+    @property
+    def item(self) -> int:
+        """Position within the task of the item in hand, or -1."""
+        return self.words[ITEM]
+
+    @property
+    def since_s(self) -> float:
+        return self.seconds[SINCE]
+
+    @property
+    def done(self) -> int:
+        """How many tasks this worker has completed."""
+        return self.words[DONE]
+
+    @property
+    def ready_s(self) -> float:
+        """When start-up was over, or 0.0 if it is not."""
+        return self.seconds[READY]
+
+
+class PageFile:
+    """The memory file that holds the records of one pool."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, 0)
+
+    @classmethod
+    def create(cls, workers: int) -> PageFile:
+        fd = create_memory_file("worker-pages")
+        os.ftruncate(fd, workers * RECORD_BYTES)
+        file = cls(fd)
+        for worker in range(workers):
+            file.page(worker).reset()
+        return file
+
+    def page(self, worker: int) -> Page:
+        start = worker * RECORD_BYTES
+        return Page(memoryview(self._map)[start : start + RECORD_BYTES])
+
+    def close(self) -> None:
+        """Give the descriptor back; pages that are in use stay mapped."""
+        os.close(self.fd)

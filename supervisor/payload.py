@@ -1,0 +1,122 @@
+"""Python objects on their way into fresh processes: pickled once, mapped by all.
+
+cloudpickle makes the pickle, so that lambdas and classes of ``__main__`` travel. Large arrays stay out of the
+pickle: they lie behind it in the same memory file, which every process maps copy-on-write, so that N workers
+hold one copy until they write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import mmap
+import os
+import pickle
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+
+from supervisor.linux import create_memory_file
+
+ALIGNMENT_BYTES = 64
+OUT_OF_BAND_BYTES = 1 << 16
+
+
+class PayloadError(TypeError):
+    """An object cannot be pickled for a worker. Its cause is the error that pickling raised."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """An object in a memory file.
+
+    Parameters:
+        fd: the memory file; it belongs to this payload.
+        digest: of all its bytes: equal for equal contents.
+        modules: names of the modules that the pickle imports.
+        spans: (offset, length, read-only) in bytes of the pickle, then of each out-of-band buffer.
+    """
+
+    fd: int
+    digest: bytes
+    modules: frozenset[str]
+    spans: tuple[tuple[int, int, bool], ...]
+
+    @classmethod
+    def pack(cls, value: Any) -> Payload:
+        """Pickle ``value`` into a new memory file.
+
+        Raises PayloadError if it cannot be pickled.
+        """
+        pickled, buffers, modules = _dump(value)
+        views = [memoryview(pickled).toreadonly(), *(buffer.raw() for buffer in buffers)]
+        spans = _lay_out(views)
+        fd = create_memory_file("worker-payload")
+        os.ftruncate(fd, max(1, sum(spans[-1][:2])))
+        digest = hashlib.blake2b()
+        for view, (offset, length, _) in zip(views, spans, strict=True):
+            digest.update(length.to_bytes(8, "little"))
+            digest.update(view)
+            _write(fd, view, offset)
+        return cls(fd, digest.digest(), frozenset(modules), spans)
+
+    def load(self) -> Any:
+        """Return the object, its large arrays mapped copy-on-write."""
+        memory = memoryview(mmap.mmap(self.fd, 0, access=mmap.ACCESS_COPY))
+        views = [memory[offset : offset + length] for offset, length, _ in self.spans]
+        readonly = [flag for _, _, flag in self.spans]
+        buffers = [view.toreadonly() if flag else view for view, flag in zip(views, readonly, strict=True)]
+        return pickle.loads(views[0], buffers=buffers[1:])
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """A pickler that notes which modules its pickle will import."""
+
+    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=self._keep_large)
+        self.buffers = buffers
+        self.modules: set[str] = set()
+
+    def _keep_large(self, buffer: pickle.PickleBuffer) -> bool:
+        if buffer.raw().nbytes < OUT_OF_BAND_BYTES:
+            return True
+        self.buffers.append(buffer)
+        return False
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type | FunctionType | BuiltinFunctionType):
+            self.modules.add(obj.__module__ or "builtins")
+        elif isinstance(obj, ModuleType):
+            self.modules.add(obj.__name__)
+        return super().reducer_override(obj)
+
+
+def _dump(value: Any) -> tuple[memoryview, list[pickle.PickleBuffer], set[str]]:
+    file = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    pickler = _Pickler(file, buffers)
+    try:
+        pickler.dump(value)
+    except Exception as error:
+        raise PayloadError(f"{type(error).__name__}: {error}") from error
+    return file.getbuffer(), buffers, pickler.modules - {"__main__", "builtins"}
+
+
+def _lay_out(views: list[memoryview]) -> tuple[tuple[int, int, bool], ...]:
+    spans, end = [], 0
+    for view in views:
+        offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        spans.append((offset, view.nbytes, view.readonly))
+        end = offset + view.nbytes
+    return tuple(spans)
+
+
+def _write(fd: int, view: memoryview, offset: int) -> None:
+    while view.nbytes:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written

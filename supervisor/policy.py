@@ -1,0 +1,94 @@
+"""How often the dead may be replaced: OTP's intensity and period, with a back-off.
+
+Pure: nobody here looks at a clock or starts a process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+MAX_STARTUP_DEATHS = 3
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """Bounds on replacing workers.
+
+    Parameters:
+        max_restarts: how many deaths within ``period`` are replaced; one more raises.
+        period: length of the sliding window, in seconds.
+        backoff: the first replacement comes at once; the second in a row waits this many seconds, each
+            further one twice as long. Any completed task resets it.
+        max_attempts: how many workers one sample may end before it counts as poison.
+
+    Raises:
+        ValueError: naming the field that is out of range.
+
+    >>> RestartPolicy(max_restarts=3).period
+    60.0
+    """
+
+    max_restarts: int = 10
+    period: float = 60.0
+    backoff: float = 0.1
+    max_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        _check_count("max_restarts", self.max_restarts, least=0)
+        _check_count("max_attempts", self.max_attempts, least=1)
+        if not self.period > 0:
+            raise ValueError(f"RestartPolicy(period={self.period!r}): give a number of seconds above 0")
+        if not self.backoff >= 0:
+            raise ValueError(f"RestartPolicy(backoff={self.backoff!r}): give a number of seconds, 0 for none")
+
+
+class RestartWindow:
+    """The deaths that count now, and what follows from them.
+
+    >>> window = RestartWindow(RestartPolicy(max_restarts=2, period=10.0, backoff=0.1))
+    >>> window.allow(now=0.0), window.allow(now=1.0), window.allow(now=2.0)
+    (0.0, 0.1, None)
+    >>> window.progress(); window.allow(now=11.5)
+    0.0
+    """
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self.policy = policy
+        self._deaths_s: deque[float] = deque()
+        self._in_a_row = 0
+        self._startup_deaths_in_a_row = 0
+
+    def allow(self, now: float, *, during_startup: bool = False) -> float | None:
+        """Count a death at ``now`` (seconds); return after how many seconds to replace, or None: not at all."""
+        self._deaths_s.append(now)
+        self._forget_before(now - self.policy.period)
+        self._startup_deaths_in_a_row = self._startup_deaths_in_a_row + 1 if during_startup else 0
+        if self.deaths > self.policy.max_restarts or self._startup_deaths_in_a_row >= MAX_STARTUP_DEATHS:
+            return None
+        self._in_a_row += 1
+        return self._delay_s()
+
+    @property
+    def deaths(self) -> int:
+        """How many deaths the window holds."""
+        return len(self._deaths_s)
+
+    def progress(self) -> None:
+        """Note that a worker completed a task: the next replacement comes at once."""
+        self._in_a_row = 0
+        self._startup_deaths_in_a_row = 0
+
+    def _delay_s(self) -> float:
+        if self._in_a_row == 1:
+            return 0.0
+        return min(self.policy.backoff * 2.0 ** min(self._in_a_row - 2, 60), self.policy.period)
+
+    def _forget_before(self, start_s: float) -> None:
+        while self._deaths_s and self._deaths_s[0] <= start_s:
+            self._deaths_s.popleft()
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"RestartPolicy({name}={value!r}): give a whole number, at least {least}")

@@ -1,0 +1,529 @@
+"""The consumer's side of supervised workers: start them, talk to them, hear of their deaths.
+
+    WorkerPool --- control pipe --- supervisor process     (see loop)
+        |                               |
+        +--- PoolWorker.pipe --- worker processes          (see child)
+
+``wait`` is the one place that waits. What arrives is kept in the ``inbox`` of each pipe and taken from there
+after it has been dealt with, never before: every step can be repeated, so that an exception out of a signal
+handler, at any instruction, loses nothing. A worker's death is told by the supervisor, who reaped it; an
+end-of-file only makes us look.
+
+The pool is not thread-safe. A process forked from this one closes its copies of our pipes at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import select
+import time
+import weakref
+from types import TracebackType
+
+from supervisor import exceptions
+from supervisor import handle as supervisor_handle
+from supervisor.channel import Channel, Message, QuietSocket, adopt_socket, opened
+from supervisor.child import Serve, Setup
+from supervisor.handle import SupervisorHandle
+from supervisor.linux import own, require_linux
+from supervisor.messages import (
+    Check,
+    Checked,
+    Died,
+    End,
+    Failed,
+    GaveUp,
+    Ready,
+    Settings,
+    Start,
+    Started,
+    Stop,
+    Stopped,
+    decode,
+)
+from supervisor.page import Page, PageFile
+from supervisor.payload import Payload
+from supervisor.policy import RestartPolicy
+from supervisor.report import Evidence, ExitReason, ExitReport, WorkerDiedError, classify
+
+START_METHODS = ("forkserver", "fork", "spawn")
+STARTUP_WARNING_S = 30.0
+EOF_WITHOUT_DEATH_S = 0.5
+PARTING_S = 1.0
+
+logger = logging.getLogger("supervisor")
+
+
+class PoolWorker:
+    """One worker as the consumer sees it.
+
+    Attributes:
+        worker: its id, 0 to num_workers - 1. A replacement has the same.
+        pid: its process id.
+        restarts: how many workers of this id came before.
+        pipe: the pipe to its ``serve`` function.
+        page: the record in which it says what it is doing.
+        ready: its start-up is over.
+    """
+
+    def __init__(self, started: Started, pipe: Channel, pidfd: int | None, page: Page) -> None:
+        self.worker = started.worker
+        self.pid = started.pid
+        self.restarts = started.restarts
+        self.pipe = pipe
+        self.page = page
+        self.ready = False
+        self.ended_s: float | None = None  # when its pipe ended
+        self._pidfd = None if pidfd is None else own(pidfd)
+
+    def is_surely_dead(self) -> bool:
+        """Whether the kernel says that the process has ended; False where there are no pidfds."""
+        return self._pidfd is not None and bool(select.select([self._pidfd], [], [], 0)[0])
+
+    def close(self) -> None:
+        """Close our ends; a worker then ends by itself."""
+        self.pipe.close()
+        if self._pidfd is not None:
+            self._pidfd.close()
+
+
+class WorkerPool:
+    """Worker processes under a supervisor.
+
+    Parameters:
+        num_workers: how many workers; at least 1.
+        start_method: "forkserver" (a fresh supervisor, workers forked from it), "fork" (all forked from this
+            process, nothing pickled) or "spawn" (fresh interpreters).
+        policy: how often the dead are replaced; None: never.
+        reading_interval_s: seconds between the supervisor's memory readings.
+        close_s: seconds a worker has to end once its pipe is closed.
+        terminate_s: seconds it then has after SIGTERM, before SIGKILL.
+        kind: what messages call a worker.
+
+    Attributes:
+        workers: the current PoolWorker of each id.
+        reports: the ExitReport of every end so far.
+
+    Raises:
+        ValueError: an argument is out of range.
+        RuntimeError: this is not Linux.
+
+    >>> def shout(pipe, context):
+    ...     while (message := pipe.receive()) is not None:
+    ...         pipe.send(message.data.upper())
+    >>> with WorkerPool(num_workers=2) as pool:
+    ...     pool.start(shout)
+    ...     pool.workers[0].pipe.send(b"hello")
+    ...     pool.receive(0).data
+    b'HELLO'
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        *,
+        start_method: str = "forkserver",
+        policy: RestartPolicy | None = RestartPolicy(),  # noqa: B008 (it is frozen)
+        reading_interval_s: float = 0.25,
+        close_s: float = 0.25,
+        terminate_s: float = 0.25,
+        kind: str = "Worker",
+    ) -> None:
+        require_linux("a pool of workers")
+        if num_workers < 1:
+            raise ValueError(f"num_workers={num_workers!r}: a pool has at least 1 worker")
+        if start_method not in START_METHODS:
+            raise ValueError(f"start_method={start_method!r}: give one of {', '.join(START_METHODS)}")
+        self.num_workers = num_workers
+        self.workers: dict[int, PoolWorker] = {}
+        self.reports: list[ExitReport] = []
+        self._kind = kind
+        self._settings = Settings(os.getpid(), start_method, policy, reading_interval_s, close_s, terminate_s)
+        self._pages = PageFile.create(num_workers)
+        self._pages_owner = own(self._pages.fd)
+        self._payload: Payload | None = None
+        self._payload_owner: select.epoll | None = None
+        self._supervisor: SupervisorHandle | None = None
+        self._by_pid: dict[int, PoolWorker] = {}  # until their death is told
+        self._sockets: dict[int, QuietSocket] = {}
+        self._poller: select.poll | None = None  # None: to be made anew
+        self._polled: dict[int, PoolWorker] = {}
+        self._last_event = 0
+        self._checked = False
+        self._stopped = True
+        self._gave_up: str | None = None
+        self._failure: bytes | None = None
+        self._start_error: bytes | None = None
+        self._deaths: list[ExitReport] = []  # since start()
+        self._inherited = False
+        _live.add(self)
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- starting --------------------------------------------------------------------------------
+
+    def start(self, serve: Serve, setup: Setup | None = None) -> None:
+        """Start all workers and wait until they are ready.
+
+        Parameters:
+            serve: called in each worker with its pipe and WorkerContext; returns when the pipe ends.
+            setup: called first, with the WorkerContext; what it raises is a start-up error.
+
+        Raises:
+            PayloadError: they cannot be pickled, and the start method needs that.
+            WorkerDiedError: a worker died in its start-up.
+            Exception: what a worker raised in its start-up, its traceback there as the cause.
+        """
+        self._require_ours()
+        if self.workers:
+            raise RuntimeError("the workers are running: call stop() first")
+        if self._settings.start_method == "fork":
+            self._start_by_fork(serve, setup)
+        else:
+            self._start_by_payload(Payload.pack((setup, serve)))
+        self._await_ready()
+
+    def check(self) -> None:
+        """Learn that every worker is alive and ready, waiting for replacements.
+
+        Raises WorkerDiedError where a dead worker is not replaced.
+        """
+        self._require_ours()
+        self._checked = False
+        self._require_supervisor().send(Check())
+        while not self._checked:
+            self.wait(None)
+            self.raise_if_broken()
+        self.raise_if_broken()
+        self._await_ready()
+
+    def _start_by_fork(self, serve: Serve, setup: Setup | None) -> None:
+        self._part_from_supervisor()
+        self._begin()
+        theirs = self._new_control()
+        self._supervisor = SupervisorHandle.fork(
+            self._settings, self._pages.fd, (setup, serve), self._control, theirs
+        )
+        self._supervisor.send(Start(self.num_workers, None))
+
+    def _start_by_payload(self, payload: Payload) -> None:
+        if self._supervisor is None or self._supervisor.control.ended:
+            self._part_from_supervisor()
+            self._keep_payload(None)
+            theirs = self._new_control()
+            self._supervisor = SupervisorHandle.spawn(self._settings, self._pages.fd, self._control, theirs)
+        self._await_stopped()
+        self._begin()
+        if self._payload is not None and self._payload.digest == payload.digest:
+            payload.close()
+            self._supervisor.send(Start(self.num_workers, None))
+        else:
+            self._keep_payload(payload)
+            self._supervisor.send(Start(self.num_workers, payload), (payload.fd,))
+
+    def _begin(self) -> None:
+        self._gave_up = self._failure = self._start_error = None
+        self._deaths = []
+        self._stopped = False
+
+    def _new_control(self) -> Channel:
+        """Make a control pipe; return the supervisor's end."""
+        self._control, theirs = Channel.pair()
+        self._last_event = 0
+        self._poller = None
+        return theirs
+
+    def _keep_payload(self, payload: Payload | None) -> None:
+        self._payload = payload
+        self._payload_owner = None if payload is None else own(payload.fd)
+
+    def _await_ready(self) -> None:
+        warn_s = time.monotonic() + STARTUP_WARNING_S
+        while late := [worker for worker in range(self.num_workers) if not self._is_ready(worker)]:
+            self.wait(1.0)
+            self.raise_if_broken()
+            if time.monotonic() >= warn_s:
+                warn_s = float("inf")
+                logger.warning("workers %s are still starting up after %g s", late, STARTUP_WARNING_S)
+
+    def _is_ready(self, worker: int) -> bool:
+        return worker in self.workers and self.workers[worker].ready
+
+    # ---- waiting ---------------------------------------------------------------------------------
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Wait until something arrives, but no longer than ``timeout_s``; None: without end.
+
+        Messages are then in ``workers[...].pipe.inbox``, and deaths and replacements are dealt with.
+        """
+        supervisor = self._require_supervisor()
+        supervisor.flush()
+        heard = False
+        for fd, _ in self._current_poller().poll(self._poll_ms(timeout_s)):
+            worker = self._polled.get(fd)
+            if worker is None:
+                heard = True
+            elif not worker.pipe.drain():
+                self._note_end_of_file(worker)
+        if heard:
+            self._hear(supervisor)  # last, for it closes the pipes of the dead
+        self._look_after_ended()
+
+    def receive(self, worker: int) -> Message:
+        """Wait for the next message of worker ``worker``, or of its replacement.
+
+        Raises WorkerDiedError where it has died and is not replaced.
+        """
+        while True:
+            current = self.workers.get(worker)
+            if current is not None and current.pipe.inbox:
+                return opened(current.pipe.inbox.popleft())
+            self.raise_if_broken()
+            self.wait(None)
+
+    def _current_poller(self) -> select.poll:
+        if self._poller is None:
+            poller = select.poll()
+            self._polled = {
+                worker.pipe.fileno(): worker for worker in self.workers.values() if not worker.pipe.ended
+            }
+            for fd in [self._control.fileno(), *self._polled]:
+                poller.register(fd, select.POLLIN)
+            self._poller = poller
+        return self._poller
+
+    def _poll_ms(self, timeout_s: float | None) -> float | None:
+        supervisor = self._require_supervisor()
+        if supervisor.has_unsent or any(worker.ended_s for worker in self.workers.values()):
+            timeout_s = min(timeout_s or EOF_WITHOUT_DEATH_S, EOF_WITHOUT_DEATH_S)
+        return None if timeout_s is None else timeout_s * 1000
+
+    def poll_for_room(self, worker: PoolWorker, wanted: bool) -> None:
+        """Let the next ``wait`` also end when ``worker``'s pipe has room, or no longer."""
+        poller, fd = self._current_poller(), worker.pipe.fileno()
+        if fd in self._polled:
+            poller.modify(fd, select.POLLIN | (select.POLLOUT if wanted else 0))
+
+    def _note_end_of_file(self, worker: PoolWorker) -> None:
+        worker.ended_s = time.monotonic()
+        self._poller = None
+
+    def _look_after_ended(self) -> None:
+        """End a worker whose pipe has ended though it lives on: nobody can reach it any more."""
+        for worker in self.workers.values():
+            if worker.ended_s is None or time.monotonic() - worker.ended_s < EOF_WITHOUT_DEATH_S:
+                continue
+            worker.ended_s = None
+            if not worker.is_surely_dead():
+                because = "its pipe had ended though it was alive"
+                self._require_supervisor().send(End(worker.pid, ExitReason.KILLED, because))
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    def _hear(self, supervisor: SupervisorHandle) -> None:
+        alive = supervisor.control.drain()
+        inbox = supervisor.control.inbox
+        while inbox:
+            data, descriptors = opened(inbox[0])
+            number, event = decode(data)
+            if number > self._last_event:
+                self._handle(event, descriptors)
+                self._last_event = number
+            inbox.popleft()
+        if not alive and not self._stopped:
+            self._bury_supervisor(supervisor)
+
+    def _handle(self, event: object, descriptors: list[int]) -> None:
+        """Deal with one event. May be called again for the same one, after an interrupt."""
+        match event:
+            case Started():
+                self._add_worker(event, descriptors)
+            case Ready(worker, pid, replaced_s) if worker in self.workers and self.workers[worker].pid == pid:
+                self.workers[worker].ready = True
+                self._note_replaced(worker, replaced_s)
+            case Died(report, exception):
+                self._bury(report, exception)
+            case GaveUp(why):
+                self._gave_up = why
+            case Failed(exception):
+                self._failure = exception
+            case Checked():
+                self._checked = True
+            case Stopped():
+                self._stopped = True
+
+    def _add_worker(self, started: Started, descriptors: list[int]) -> None:
+        if started.pid in self._by_pid:
+            return
+        pipe_fd, *pidfd = descriptors
+        if pipe_fd not in self._sockets:
+            self._sockets.update(zip((pipe_fd,), map(adopt_socket, (pipe_fd,)), strict=False))
+        pipe = Channel(self._sockets[pipe_fd])
+        page = self._pages.page(started.worker)
+        worker = PoolWorker(started, pipe, pidfd[0] if pidfd else None, page)
+        self.workers[started.worker] = self._by_pid[started.pid] = worker
+        self._poller = None
+
+    def _bury(self, report: ExitReport, exception: bytes | None) -> None:
+        worker = self._by_pid.get(report.pid)
+        if worker is None:
+            return
+        self._start_error = exception if exception and not worker.ready else self._start_error
+        if self.workers.get(worker.worker) is worker:
+            self._read_to_the_end(worker)
+            self.on_death(worker, report)
+        self._publish(report)
+        if self.workers.get(worker.worker) is worker:
+            del self.workers[worker.worker]
+        self._poller = None
+        self._forget_pipe(worker)
+        del self._by_pid[report.pid]
+
+    def _publish(self, report: ExitReport) -> None:
+        if any(known.pid == report.pid and known.worker == report.worker for known in self._deaths):
+            return
+        self.reports.append(report)
+        self._deaths.append(report)
+        if report.is_death:
+            logger.warning("%s", report)
+
+    def _read_to_the_end(self, worker: PoolWorker) -> None:
+        """Take in what a dead worker had sent. A grandchild may hold the other end: do not wait for the end."""
+        worker.pipe.drain()
+
+    def _forget_pipe(self, worker: PoolWorker) -> None:
+        self._sockets = {fd: sock for fd, sock in self._sockets.items() if sock is not worker.pipe.socket}
+        worker.close()
+
+    def _note_replaced(self, worker: int, replaced_s: float | None) -> None:
+        if replaced_s is None:
+            return
+        deaths = [report for report in self._deaths if report.worker == worker and report.is_death]
+        deaths[-1].replaced_s = replaced_s
+
+    def on_death(self, worker: PoolWorker, report: ExitReport) -> None:
+        """For subclasses: called before a report is published, with all that the worker had sent in its inbox.
+
+        May fill the report in. Must bear being called again for the same death.
+        """
+
+    # ---- failures --------------------------------------------------------------------------------
+
+    def raise_if_broken(self) -> None:
+        """Raise what ended the pool, if something did: WorkerDiedError, or a start-up's own exception."""
+        if self._failure is not None:
+            raise exceptions.unpack(self._failure)
+        if self._gave_up is None:
+            return
+        if self._start_error is not None:
+            raise exceptions.unpack(self._start_error)
+        deaths = [report for report in self._deaths if report.is_death]
+        raise WorkerDiedError(deaths, self._gave_up, self._kind)
+
+    def _bury_supervisor(self, supervisor: SupervisorHandle) -> None:
+        status = supervisor.part(PARTING_S)
+        reason, confidence, because = classify(status or 0, Evidence())
+        report = ExitReport(
+            worker=-1,
+            pid=supervisor.pid,
+            reason=reason,
+            exit_code=os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
+            signal=os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
+            confidence=confidence,
+            evidence=["this was the supervisor process", because],
+        )
+        self._publish(report)
+        self._gave_up = "The supervisor process died, and its workers with it."
+
+    # ---- stopping --------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop the workers; a later ``start`` starts others. Does not wait for their end under forkserver."""
+        if self._inherited or self._supervisor is None:
+            return
+        self._close_pipes()
+        self._supervisor.send(Stop())
+        if self._settings.start_method == "fork":
+            self._part_from_supervisor()
+
+    def close(self) -> None:
+        """Stop the workers and the supervisor, and wait for their end. Can be called again."""
+        if self._inherited:
+            return
+        self.stop()
+        self._part_from_supervisor()
+        self._keep_payload(None)
+
+    def _part_from_supervisor(self) -> None:
+        supervisor = self._supervisor
+        if supervisor is None:
+            return
+        self._close_pipes()
+        supervisor.send(Stop())
+        self._await_stopped()
+        supervisor.part(PARTING_S)
+        self._supervisor = None
+        self._stopped = True
+        self._by_pid.clear()
+        self._sockets.clear()
+
+    def _await_stopped(self) -> None:
+        supervisor = self._require_supervisor()
+        end_s = time.monotonic() + self._settings.close_s + self._settings.terminate_s + PARTING_S
+        while not self._stopped and not supervisor.control.ended and time.monotonic() < end_s:
+            self.wait(0.1)
+
+    def _close_pipes(self) -> None:
+        self._poller = None
+        for worker in list(self.workers.values()):
+            worker.close()
+        self.workers.clear()
+
+    # ---- after a fork ----------------------------------------------------------------------------
+
+    def _require_ours(self) -> None:
+        if self._inherited:
+            raise RuntimeError(
+                f"this {self._kind.lower()} pool belongs to process {self._settings.consumer_pid}, from which "
+                "this process was forked: make a new one here"
+            )
+
+    def _require_supervisor(self) -> SupervisorHandle:
+        self._require_ours()
+        if self._supervisor is None:
+            raise RuntimeError("the pool is not running: call start() first")
+        return self._supervisor
+
+    def _forget_in_child(self) -> None:
+        self._inherited = True
+        for worker in self._by_pid.values():
+            worker.close()
+        with contextlib.suppress(AttributeError):
+            self._control.close()
+
+
+_live: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+def _forget_all_in_child() -> None:
+    supervisor_handle.forget_inherited()
+    for pool in list(_live):
+        pool._forget_in_child()
+
+
+def _close_all() -> None:
+    for pool in list(_live):
+        pool.close()
+
+
+os.register_at_fork(after_in_child=_forget_all_in_child)
+atexit.register(_close_all)
