@@ -1,1 +1,1 @@
-"""One file per module; ``chaos/`` for faults. A package, so that fresh worker processes can import its datasets."""
+"""One file per module. A package, so that fresh worker processes can import the datasets in it."""
