@@ -19,6 +19,7 @@ from dataloader import DataLoader, ExitReport, WorkerDiedError
 from dataloader._made_photos import cached_photos
 from dataloader._photos import PhotoDataset, UnreadablePhotoError, find_photos
 
+LEAST_BATCHES = 4
 INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 
 
@@ -47,7 +48,7 @@ class Run:
 
     epochs_s: tuple[float, float]
     digest: str
-    reports: Sequence[ExitReport]
+    deaths: Sequence[ExitReport]
 
 
 @click.command()
@@ -116,14 +117,19 @@ def _progress(console: Console) -> Progress:
 
 
 def _show(photos: PhotoDataset, settings: Settings, console: Console) -> None:
+    if settings.kill and len(photos) < LEAST_BATCHES * settings.batch_size:
+        raise click.UsageError(
+            f"{len(photos)} photos, {settings.batch_size} a batch, are over before a worker is dead: "
+            "lower --batch-size, name more photos, or add --no-kill."
+        )
     console.print(f"{len(photos)} photos, {settings}")
     with _progress(console) as progress:
         run = _run(photos, settings, progress)
         undisturbed = _run(photos, replace(settings, kill=False, num_workers=0), progress)
     console.print(_epoch_table(run, undisturbed, len(photos)))
-    if run.reports:
-        console.print(_death_table(run.reports))
-    console.print(f"digest of all batches  {run.digest}\nwithout workers        {undisturbed.digest}")
+    if run.deaths:
+        console.print(_death_table(run.deaths))
+    console.print(f"digest of all batches    {run.digest}\nundisturbed, no workers  {undisturbed.digest}")
     if run.digest != undisturbed.digest:
         raise click.ClickException("the batches differ from those of the undisturbed run.")
     console.print("[bold green]equal")
@@ -136,7 +142,7 @@ def _run(photos: PhotoDataset, settings: Settings, progress: Progress) -> Run:
         first_s = _epoch(loader, disturb, progress, f"epoch 1, {settings.workers}", digest)
         disturb()
         second_s = _epoch(loader, disturb, progress, f"epoch 2, {settings.workers}", digest)
-        deaths = [report for report in loader.reports if report.is_death]
+    deaths = [report for report in loader.reports if report.is_death]
     return Run((first_s, second_s), digest.hexdigest(), deaths)
 
 
@@ -183,8 +189,9 @@ def _do_nothing() -> None:
 
 def _epoch_table(run: Run, undisturbed: Run, samples: int) -> Table:
     table = Table("samples/s", "this run", "undisturbed, no workers")
-    for number, seconds in enumerate(zip(run.epochs_s, undisturbed.epochs_s, strict=True), start=1):
-        table.add_row(f"epoch {number}", *(f"{samples / s:,.0f}" for s in seconds))
+    labels = ("epoch 1, with start-up", "epoch 2")
+    for label, *seconds in zip(labels, run.epochs_s, undisturbed.epochs_s, strict=True):
+        table.add_row(label, *(f"{samples / s:,.0f}" for s in seconds))
     return table
 
 

@@ -110,6 +110,7 @@ class Supervisor:
             if self._consumer_is_gone(ready):
                 return self._kill_everything()
             self._handle_commands()
+            self._note_progress()
             self._reap()
             self._announce_ready()
             self._restart_due()
@@ -244,7 +245,6 @@ class Supervisor:
 
     def _reap(self) -> None:
         for worker in [worker for worker in self._workers.values() if worker.has_exited()]:
-            self._note_progress()
             report, exception = worker.reap(asked=self._stopping)
             del self._workers[worker.pid]
             self._say(Died(report, exception))
@@ -269,14 +269,10 @@ class Supervisor:
             return "It died in its start-up, before any worker was ready."
         if during_startup and worker.restarts == 0 and report.reason is ExitReason.EXCEPTION:
             return "Its start-up failed."
-        delay_s = self._window.allow(now, during_startup=during_startup)
-        if delay_s is not None:
-            return delay_s
-        policy = self._window.policy
-        return (
-            f"It was not replaced: {self._window.deaths} deaths within {policy.period:g} s, of which the policy "
-            f"replaces {policy.max_restarts}; or three start-ups in a row failed."
-        )
+        # A kill from outside says nothing of the start-up: it counts in the window alone.
+        fails = during_startup and report.reason is not ExitReason.KILLED
+        delay_s = self._window.allow(now, during_startup=fails)
+        return self._window.why_exhausted() if delay_s is None else delay_s
 
     def _give_up(self, why: str) -> None:
         if not self._gave_up:
@@ -296,9 +292,12 @@ class Supervisor:
                 self._give_up(f"It could not be replaced: {error}.")
 
     def _note_progress(self) -> None:
+        """A completed task resets the back-off, also of replacements that are waiting."""
         progressed = [worker.has_progressed() for worker in self._workers.values()]
         if self._window is not None and any(progressed):
             self._window.progress()
+            now = time.monotonic()
+            self._restarts = [(min(due, now), *rest) for due, *rest in self._restarts]
 
     def _announce_ready(self) -> None:
         try:
@@ -308,6 +307,8 @@ class Supervisor:
         for worker in self._workers.values():
             if worker.page.ready_s and not worker.announced:
                 worker.announced = self._someone_was_ready = True
+                if self._window is not None:
+                    self._window.startup_succeeded()
                 death_s = worker.replaces_death_s
                 replaced_s = None if death_s is None else worker.page.ready_s - death_s
                 self._say(Ready(worker.worker, worker.pid, replaced_s))

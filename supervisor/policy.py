@@ -64,20 +64,41 @@ class RestartWindow:
         self._deaths_s.append(now)
         self._forget_before(now - self.policy.period)
         self._startup_deaths_in_a_row = self._startup_deaths_in_a_row + 1 if during_startup else 0
-        if self.deaths > self.policy.max_restarts or self._startup_deaths_in_a_row >= MAX_STARTUP_DEATHS:
+        if self.is_exhausted:
             return None
         self._in_a_row += 1
         return self._delay_s()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the dead are no longer replaced."""
+        return self.deaths > self.policy.max_restarts or self._startup_fails
+
+    def why_exhausted(self) -> str:
+        """Return the sentence that says why not."""
+        if self._startup_fails:
+            return f"It was not replaced: {MAX_STARTUP_DEATHS} replacements in a row died in their start-up."
+        return (
+            f"It was not replaced: it is death number {self.deaths} within {self.policy.period:g} s, and "
+            f"RestartPolicy(max_restarts={self.policy.max_restarts}) replaces no more."
+        )
+
+    @property
+    def _startup_fails(self) -> bool:
+        return self._startup_deaths_in_a_row >= MAX_STARTUP_DEATHS
 
     @property
     def deaths(self) -> int:
         """How many deaths the window holds."""
         return len(self._deaths_s)
 
+    def startup_succeeded(self) -> None:
+        """Note that a worker became ready: start-ups no longer fail in a row."""
+        self._startup_deaths_in_a_row = 0
+
     def progress(self) -> None:
         """Note that a worker completed a task: the next replacement comes at once."""
         self._in_a_row = 0
-        self._startup_deaths_in_a_row = 0
 
     def _delay_s(self) -> float:
         if self._in_a_row == 1:

@@ -153,6 +153,7 @@ class WorkerPool:
         self._polled: dict[int, PoolWorker] = {}
         self._last_event = 0
         self._checked = False
+        self._stopping = False
         self._stopped = True
         self._gave_up: str | None = None
         self._failure: bytes | None = None
@@ -233,7 +234,7 @@ class WorkerPool:
     def _begin(self) -> None:
         self._gave_up = self._failure = self._start_error = None
         self._deaths = []
-        self._stopped = False
+        self._stopping = self._stopped = False
 
     def _new_control(self) -> Channel:
         """Make a control pipe; return the supervisor's end."""
@@ -372,6 +373,8 @@ class WorkerPool:
         worker = PoolWorker(started, pipe, pidfd[0] if pidfd else None, page)
         self.workers[started.worker] = self._by_pid[started.pid] = worker
         self._poller = None
+        if self._stopping:
+            self._close_pipes()  # it was started before the supervisor heard of the stop
 
     def _bury(self, report: ExitReport, exception: bytes | None) -> None:
         worker = self._by_pid.get(report.pid)
@@ -483,9 +486,11 @@ class WorkerPool:
             self.wait(0.1)
 
     def _close_pipes(self) -> None:
+        """Close the pipes of all workers: they then end, and their reports will come."""
+        self._stopping = True
         self._poller = None
         for worker in list(self.workers.values()):
-            worker.close()
+            self._forget_pipe(worker)
         self.workers.clear()
 
     # ---- after a fork ----------------------------------------------------------------------------
