@@ -1,8 +1,8 @@
 """Memory for the batch in hand.
 
 In a worker, ``empty`` gives arrays that lie in the slot that the consumer lent for the batch: what is written
-there need not be copied again. Where there is no slot, or no room left in it, the array is an ordinary one and
-is copied when the batch is sent. Either way the batch is the same.
+there need not be copied again. Where there is no slot, or no room left in it, the array is an ordinary one
+and is copied when the batch is sent. Either way the batch is the same.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArra
     return np.empty(shape, kind) if memory is None else np.frombuffer(memory, kind).reshape(shape)
 
 
-def address_of(buffer: memoryview) -> int:
+def address_of(buffer: Any) -> int:
+    """Return where in memory ``buffer`` lies."""
     address: int = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
     return address

@@ -1,8 +1,8 @@
 """A pool of workers that make batches: hands out tasks, takes results, hands out again what the dead had.
 
-Everything here can be interrupted by an exception out of a signal handler and goes on afterwards: see ledger for
-what is stored and what is derived. A message stays in its inbox until it has been dealt with, and dealing with it
-twice is the same as once.
+Everything here can be interrupted by an exception out of a signal handler and goes on afterwards: see
+ledger for what is stored and what is derived. A message stays in its inbox until it has been dealt with,
+and dealing with it twice is the same as once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataloader import ledger, wire
 from dataloader.ledger import Epoch, Job, Lease, Link
 from dataloader.recipe import Order
 from dataloader.slots import SlotPool
-from dataloader.wire import Kind, Task
+from dataloader.wire import CANCELLED as WAS_CANCELLED
+from dataloader.wire import Task
 from supervisor.channel import MessageLost, Raw, opened
 from supervisor.page import CANCELLED
 from supervisor.policy import RestartPolicy
@@ -63,7 +64,7 @@ class BatchPool(WorkerPool):
         todo = self._epoch.todo
         if not todo:
             return
-        links = self._current_links()
+        links = [self._link(self.workers[worker]) for worker in sorted(self.workers)]
         while todo:
             number, job = next(iter(todo.items()))
             link = ledger.choose(links, number, limit)
@@ -71,9 +72,6 @@ class BatchPool(WorkerPool):
                 return
             self._lease(job, link)
             todo.pop(number, None)
-
-    def _current_links(self) -> list[Link]:
-        return [self._link(self.workers[worker]) for worker in sorted(self.workers)]
 
     def _link(self, worker: PoolWorker) -> Link:
         link = self._links.get(worker.pid)
@@ -154,7 +152,7 @@ class BatchPool(WorkerPool):
             return
         if slot is None and result.spans:
             slot = lease.slot
-        self._end_lease(link, lease, None if result.kind is Kind.CANCELLED else result, slot)
+        self._end_lease(link, lease, None if result.kind == WAS_CANCELLED else result, slot)
         if result.spans:
             self._slots.note_use(result.used_bytes)
         if descriptors:

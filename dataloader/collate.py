@@ -44,8 +44,9 @@ def default_collate(samples: Sequence[Any]) -> Any:
 
 
 def _not_collatable(sample: Any) -> TypeError:
+    kind = type(sample)
     return TypeError(
-        f"default_collate cannot put {type(sample).__module__}.{type(sample).__qualname__} objects into a batch: "
+        f"default_collate cannot put {kind.__module__}.{kind.__qualname__} objects into a batch: "
         "return numbers, numpy arrays, str, bytes, dicts, lists or tuples of these, or pass a collate_fn"
     )
 
@@ -65,7 +66,7 @@ def _stack(arrays: Sequence[Any]) -> Any:
     different = next((i for i, array in enumerate(arrays) if np.shape(array) != first.shape), None)
     if different is not None:
         raise ValueError(
-            f"default_collate cannot stack arrays of different shapes: {first.shape} in sample 0 of the batch, "
+            f"default_collate cannot stack arrays of different shapes: {first.shape} in sample 0, "
             f"{np.shape(arrays[different])} in sample {different}: pad them, or pass a collate_fn"
         )
     dtype = first.dtype if all(array.dtype == first.dtype for array in arrays) else np.result_type(*arrays)
@@ -77,7 +78,7 @@ def _collate_mapping(samples: Sequence[Any]) -> Any:
     for i, sample in enumerate(samples):
         if sample.keys() != first.keys():
             raise ValueError(
-                f"default_collate needs the same keys in every sample: {list(first)} in sample 0 of the batch, "
+                f"default_collate needs the same keys in every sample: {list(first)} in sample 0, "
                 f"{list(sample)} in sample {i}"
             )
     fields = {key: default_collate([sample[key] for sample in samples]) for key in first}

@@ -1,7 +1,7 @@
 """Telling an interrupt from an error.
 
-A signal handler runs inside whatever Python code happens to run, so its exception looks like that code's own. But its
-traceback goes through the handler.
+A signal handler runs inside whatever Python code happens to run, so its exception looks like that code's
+own. But its traceback goes through the handler.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Both are classes, not generators: an exception out of a signal handler ends a generator. Both follow one rule:
 a batch is made ready, then marked as delivered by a single store, then returned, with no call between the
-last two, so that no signal handler can run there. Whatever strikes before the store leaves the batch to the next
-``next()``; after it the batch is the caller's.
+last two, so that no signal handler can run there. Whatever strikes before the store leaves the batch to the
+next ``next()``; after it the batch is the caller's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataloader.interrupts import is_interrupt
 from dataloader.ledger import Epoch, Job
 from dataloader.pieces import kept_random_state
 from dataloader.recipe import Order, Recipe
-from dataloader.wire import Kind
+from dataloader.wire import ERROR
 from supervisor import exceptions
 from supervisor.page import RECORD_BYTES, Page
 
@@ -162,7 +162,7 @@ class WorkerIterator:
         """Open the job's batch; return the exception instead where it is one, or cannot be opened."""
         result = job.result
         assert result is not None
-        if result.kind is Kind.ERROR:
+        if result.kind == ERROR:
             assert result.body is not None
             return exceptions.unpack(result.body)
         try:

@@ -6,8 +6,8 @@
 
 What is written first and never derived: a link's ``leases``, an epoch's ``jobs``, a job's ``result`` and
 ``delivered``. Each changes by one store. All else (``Job.lease``, ``Epoch.todo``, ``Link.unsent``, a slot's
-holder) follows from these and is made anew by ``settle`` after an interrupt, so that an exception out of a signal
-handler can strike between any two stores.
+holder) follows from these and is made anew by ``settle`` after an interrupt, so that an exception out of a
+signal handler can strike between any two stores.
 
 A lease ends by a result or by its worker's certain death. A result without a lease is a duplicate and is
 dropped.

@@ -120,8 +120,8 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch.
 
-        With workers: starts them, or learns that those it has are alive and replaces the dead, before anything
-        is sent.
+        With workers: starts them, or learns that those it has are alive and replaces the dead, before
+        anything is sent.
 
         Raises:
             WorkerDiedError: a worker is dead and is not replaced.
@@ -309,7 +309,7 @@ def _checked_start_method(context: Any, num_workers: int) -> str:
 def _method_of(context: Any) -> str:
     if not hasattr(context, "get_start_method"):
         raise TypeError(
-            f"multiprocessing_context={context!r}: give one of {', '.join(START_METHODS)}, or a context object"
+            f"multiprocessing_context={context!r}: give one of {', '.join(START_METHODS)}, or a context"
         )
     method: str = context.get_start_method()
     return method

@@ -86,7 +86,7 @@ def kept_random_state() -> Iterator[None]:
 
 
 def _index_bytes(indices: Sequence[Any]) -> bytes:
-    """Return bytes that are the same in every process for the same indices; none for indices that have none."""
+    """Return bytes that are the same in every process for the same indices, if there are such."""
     try:
         return array("q", indices).tobytes()
     except (TypeError, OverflowError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataloader.pieces import layout, piece_seeds, set_random_state
 from supervisor.page import ITEM, Page, State
@@ -12,8 +12,7 @@ from supervisor.page import ITEM, Page, State
 Collate = Callable[[list[Any]], Any]
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """One batch to be made.
 
     Parameters:

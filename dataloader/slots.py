@@ -3,12 +3,12 @@
     lent with a task  -->  holds a result  -->  seen by the user's arrays  -->  free
     (holder: a lease)      (holder: a job)      (the view lives)
 
-A slot is free when nobody holds it and its last view is dead. That is looked up when a slot is wanted and noted
-nowhere, so there is nothing that an interrupt could leave half noted. The view is a ctypes buffer over the
-mapping: arrays made from it keep it alive, and unlike a memoryview it can be weakly referenced.
+A slot is free when nobody holds it and its last view is dead. That is looked up when a slot is wanted and
+noted nowhere, so there is nothing that an interrupt could leave half noted. The view is a ctypes buffer
+over the mapping: arrays made from it keep it alive, and unlike a memoryview it can be weakly referenced.
 
-Slots are reused because fresh pages cost more than the copy into them. Non-goals: knowing what is in a slot, and
-which worker has mapped it.
+Slots are reused because fresh pages cost more than the copy into them. Non-goals: knowing what is in a
+slot, and which worker has mapped it.
 """
 
 from __future__ import annotations
@@ -124,6 +124,8 @@ class SlotPool:
 
     def pick(self) -> Slot | None:
         """Return the free slot that fits best what is sent lately, else the largest; None if none is free."""
+        if not self._slots:
+            return None
         free = [slot for slot in self._slots.values() if slot.is_free]
         wanted_bytes = max(self._recent_bytes, default=0)
         fitting = [slot for slot in free if slot.size_bytes >= wanted_bytes]
@@ -149,7 +151,9 @@ class SlotPool:
         """Let go of free slots that are far too large, or one too many; return their ids."""
         if len(self._slots) <= self.max_slots and not self._any_too_large():
             return []
-        free = [slot for slot in self._slots.values() if slot.is_free or (slot.is_retired and not slot.holder)]
+        free = [
+            slot for slot in self._slots.values() if slot.is_free or (slot.is_retired and not slot.holder)
+        ]
         excess = len(self._slots) - self.max_slots
         doomed = [slot for slot in free if self._is_too_large(slot)]
         doomed += sorted((slot for slot in free if slot not in doomed), key=_size)[: max(0, excess)]

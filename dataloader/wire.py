@@ -1,9 +1,9 @@
 """What consumer and workers send each other, as bytes.
 
-A task says which batch to make and lends a slot; a result says what became of it. Each is one message of at most
-64 KiB. What does not fit lies in memory whose descriptor goes along: a large task in a memory file of its own,
-a large result in the slot. A result is a pickle whose large buffers stay out of band, in the slot, where the
-consumer's arrays will be views of them. Arrays of less than 64 KiB travel inside the pickle.
+A task says which batch to make and lends a slot; a result says what became of it. Each is one message of at
+most 64 KiB. What does not fit lies in memory whose descriptor goes along: a large task in a memory file of
+its own, a large result in the slot. A result is a pickle whose large buffers stay out of band, in the slot,
+where the consumer's arrays will be views of them. Arrays of less than 64 KiB travel inside the pickle.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import mmap
 import os
 import pickle
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -45,12 +44,7 @@ class Task(NamedTuple):
     forget: Sequence[int]
 
 
-class Kind(IntEnum):
-    """What a result is."""
-
-    BATCH = 0
-    ERROR = 1
-    CANCELLED = 2
+BATCH, ERROR, CANCELLED = range(3)  # what a result is; plain ints, for one travels with each
 
 
 Span = tuple[int, int, bool]  # offset, length, read-only
@@ -61,14 +55,14 @@ class Result(NamedTuple):
 
     Parameters:
         seq: of the task.
-        kind: of the result.
+        kind: BATCH, ERROR or CANCELLED.
         body: the pickle, or the packed exception; None if it is the first span.
         spans: where in the slot each buffer lies.
         made_bytes: size of the slot that the worker made and sent along; 0 if it used the lent one, or none.
     """
 
     seq: int
-    kind: Kind
+    kind: int
     body: bytes | None
     spans: Sequence[Span]
     made_bytes: int
@@ -84,9 +78,8 @@ class Result(NamedTuple):
 
 def encode_task(task: Task) -> tuple[bytes, int | None]:
     """Return the message and, if the task is too large for one, the memory file that holds it."""
-    order = task.order
-    fields = (order.seed, order.epoch, order.batch, order.indices)
-    data = pickle.dumps((task.seq, fields, task.slot, task.brings_slot, task.forget), 5)
+    seq, order, *rest = task
+    data = pickle.dumps((seq, tuple(order), *rest), 5)
     if len(data) <= MAX_MESSAGE_BYTES:
         return data, None
     fd = create_memory_file("task")
@@ -117,22 +110,22 @@ def encode_batch(seq: int, batch: Any, arena: Arena) -> tuple[bytes, int | None]
     body = _pickled(batch, buffers)
     if len(body) > INLINE_BYTES:
         placed, fd, made_bytes = _place([memoryview(body), *buffers], arena)
-        return pickle.dumps((seq, 0, None, placed, made_bytes), 5), fd
+        return pickle.dumps((seq, BATCH, None, placed, made_bytes), 5), fd
     if not buffers:
-        return pickle.dumps((seq, 0, body, (), 0), 5), None
+        return pickle.dumps((seq, BATCH, body, (), 0), 5), None
     placed, fd, made_bytes = _place(buffers, arena)
-    message = pickle.dumps((seq, 0, body, placed, made_bytes), 5)
+    message = pickle.dumps((seq, BATCH, body, placed, made_bytes), 5)
     if len(message) <= MAX_MESSAGE_BYTES:
         return message, fd
     raise ValueError(f"a batch of {len(buffers)} large arrays is more than a message can describe")
 
 
 def encode_error(seq: int, packed: bytes) -> bytes:
-    return pickle.dumps((seq, 1, packed, (), 0), 5)
+    return pickle.dumps((seq, ERROR, packed, (), 0), 5)
 
 
 def encode_cancelled(seq: int) -> bytes:
-    return pickle.dumps((seq, 2, b"", (), 0), 5)
+    return pickle.dumps((seq, CANCELLED, b"", (), 0), 5)
 
 
 def _pickled(batch: Any, buffers: list[memoryview]) -> bytes:
@@ -189,8 +182,7 @@ def _copy(target: memoryview, source: memoryview) -> None:
 
 def decode_result(data: bytes) -> Result:
     """Return the result in a message; what it holds is not unpickled yet."""
-    seq, kind, body, spans, made_bytes = pickle.loads(data)
-    return Result(seq, Kind(kind), body, spans, made_bytes)
+    return Result._make(pickle.loads(data))
 
 
 def open_batch(result: Result, slot: Slot | None, *, copy: bool) -> Any:
@@ -216,7 +208,7 @@ def _buffer(memory: memoryview, span: Span, copy: bool) -> memoryview:
 def _private(view: memoryview) -> memoryview:
     """Return an aligned copy."""
     room = np.empty(view.nbytes + ALIGNMENT_BYTES, np.uint8)
-    start = -address_of(memoryview(room)) % ALIGNMENT_BYTES
-    copy = memoryview(room)[start : start + view.nbytes]
+    start = -address_of(room) % ALIGNMENT_BYTES
+    copy = room[start : start + view.nbytes].data
     _copy(copy, view)
     return copy

@@ -2,8 +2,8 @@
 
     task --> lent slot mapped --> samples, collate (State SAMPLE, COLLATE) --> result sent (SENDING) --> IDLE
 
-An exception in a sample or in collate is the answer to its task, and the worker lives on. A task that was sent
-twice is done once.
+An exception in a sample or in collate is the answer to its task, and the worker lives on. A task that was
+sent twice is done once.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ messages       what the consumer and the supervisor tell each other
 payload        Python objects on their way into fresh processes
 exceptions     exceptions on their way between processes
 memory         memory readings
+worker         one worker as the supervisor sees it
+handle         the supervisor as the consumer holds it
+stopping       when a worker that was asked to end is made to
 linux          system calls that some Python builds lack
 =============  ==========================================================================
 """

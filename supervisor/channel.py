@@ -5,8 +5,9 @@ stopped in the middle; what a dead process had sent can still be read; the end o
 end-of-file. Not a guarantee: that an end-of-file means death (a grandchild can keep the other end open).
 
 Two styles of use. A process that serves one pipe calls ``send`` and ``receive``, which block. A process
-that must never block calls ``try_send`` and ``drain``; ``drain`` moves what has arrived to ``inbox`` inside one
-C call, so that an exception out of a signal handler cannot come between taking a message and keeping it.
+that must never block calls ``try_send`` and ``drain``; ``drain`` moves what has arrived to ``inbox`` inside
+one C call, so that an exception out of a signal handler cannot come between taking a message and keeping
+it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ from typing import NamedTuple
 MAX_MESSAGE_BYTES = 1 << 16
 MAX_DESCRIPTORS = 4
 
-_NOT_ARRIVED = socket.MSG_TRUNC | socket.MSG_CTRUNC
+# Plain ints: the flags of the socket module are enums, whose arithmetic would cost more than the call.
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_NOT_ARRIVED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_SEND = int(socket.MSG_NOSIGNAL)
+_TRY_SEND = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+_TRY_RECEIVE = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * _DESCRIPTOR_BYTES)
-_DONT_WAIT = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-_END = (b"", [], socket.MSG_CMSG_CLOEXEC, None)
+_END: Raw = (b"", [], _CLOSE_ON_EXEC, None)
 
 # What recvmsg gives: data, ancillary data, flags, address.
 Raw = tuple[bytes, list[tuple[int, int, bytes]], int, None]
@@ -61,7 +66,7 @@ class Channel:
         self.socket = sock
         self.ended = False  # the other side is known to have closed
         self.inbox: deque[Raw] = deque()
-        self._arrivals = partial(sock.recvmsg, MAX_MESSAGE_BYTES, _ANCILLARY_BYTES, _DONT_WAIT)
+        self._arrivals = partial(sock.recvmsg, MAX_MESSAGE_BYTES, _ANCILLARY_BYTES, _TRY_RECEIVE)
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
@@ -82,21 +87,27 @@ class Channel:
 
         Raises ValueError for a message out of these bounds, BrokenPipeError when the other side has gone.
         """
-        _check_size(data)
-        self._send(data, descriptors, socket.MSG_NOSIGNAL)
+        self._send(data, descriptors, _SEND)
 
     def try_send(self, data: bytes, descriptors: Sequence[int] = ()) -> bool:
         """Send one message if there is room for it now; say whether it was sent. Raises as ``send``."""
-        _check_size(data)
         try:
-            self._send(data, descriptors, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            self._send(data, descriptors, _TRY_SEND)
         except BlockingIOError:
             return False
         return True
 
     def _send(self, data: bytes, descriptors: Sequence[int], flags: int) -> None:
+        if not 0 < len(data) <= MAX_MESSAGE_BYTES:
+            raise ValueError(
+                f"a message has 1 to {MAX_MESSAGE_BYTES} bytes, not {len(data)}: "
+                "put larger data into a memory file and send its descriptor"
+            )
         try:
-            self.socket.sendmsg([data], _ancillary(descriptors), flags)
+            if descriptors:
+                self.socket.sendmsg([data], _ancillary(descriptors), flags)
+            else:
+                self.socket.send(data, flags)
         except BrokenPipeError:
             self.ended = True
             raise
@@ -105,7 +116,7 @@ class Channel:
         """Wait for one message; None when the other side has closed and all that it had sent was read."""
         while True:
             try:
-                raw = self.socket.recvmsg(MAX_MESSAGE_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+                raw = self.socket.recvmsg(MAX_MESSAGE_BYTES, _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
             except ConnectionResetError:
                 continue  # the peer died with our messages unread; its own are still to be read
             if raw[0]:
@@ -139,6 +150,8 @@ class QuietSocket(_socket.socket):
 def opened(raw: Raw) -> Message:
     """Return the message in what recvmsg gave. Raises MessageLost where a part of it did not arrive."""
     data, ancillary, flags, _ = raw
+    if not ancillary and not flags & _NOT_ARRIVED:
+        return Message(data, [])
     descriptors = array.array("i")
     for _level, _type, content in ancillary:
         descriptors.frombytes(content[: len(content) - len(content) % _DESCRIPTOR_BYTES])
@@ -160,14 +173,4 @@ def close_all(descriptors: Iterable[int]) -> None:
 
 
 def _ancillary(descriptors: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
-    if not descriptors:
-        return []
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-
-
-def _check_size(data: bytes) -> None:
-    if not 0 < len(data) <= MAX_MESSAGE_BYTES:
-        raise ValueError(
-            f"a message has 1 to {MAX_MESSAGE_BYTES} bytes, not {len(data)}: "
-            "put larger data into a memory file and send its descriptor"
-        )

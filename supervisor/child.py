@@ -52,7 +52,7 @@ Job = tuple[Setup | None, Serve]
 
 @dataclass(frozen=True)
 class Handles:
-    """The descriptors a worker lives with: its pipe, the pages, its stack, its last words, the ready signal."""
+    """A worker's descriptors: its pipe, the pages, its stack, its last words, the ready signal."""
 
     pipe: int
     pages: int

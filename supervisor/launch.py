@@ -1,8 +1,8 @@
 """How a supervisor or a worker process comes to be: a fork, or a fresh interpreter.
 
-A fresh interpreter is started by ``multiprocess``' own bootstrap, which brings the caller's sys.path, sys.argv,
-working directory and log level along, but never the caller's ``__main__``: what is defined there travels by
-value, so that a script needs no ``if __name__ == "__main__"``.
+A fresh interpreter is started by ``multiprocess``' own bootstrap, which brings the caller's sys.path,
+sys.argv, working directory and log level along, but never the caller's ``__main__``: what is defined there
+travels by value, so that a script needs no ``if __name__ == "__main__"``.
 
 Both kinds lead a session of their own: a terminal's Ctrl-C reaches the consumer alone.
 """
@@ -24,9 +24,9 @@ def fork(run: Callable[[], None]) -> int:
     """Return the pid of a forked child that calls ``run`` and ends with it."""
     flush_output()
     pid = os.fork()
-    if pid:
-        return pid
-    _run_and_exit(run)
+    if pid == 0:
+        _run_and_exit(run)
+    return pid
 
 
 def spawn(target: Callable[..., None], args: tuple[Any, ...], descriptors: Sequence[int]) -> int:

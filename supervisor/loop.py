@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import itertools
 import os
 import select
 import signal
 import time
 from collections import deque
+from dataclasses import dataclass, replace
 
 from supervisor import child, exceptions, launch
 from supervisor.channel import Channel, close_all, opened
@@ -52,9 +52,18 @@ from supervisor.page import PageFile
 from supervisor.payload import Payload
 from supervisor.policy import RestartWindow
 from supervisor.report import ExitReason, ExitReport
+from supervisor.stopping import OrderedStop
 from supervisor.worker import Remains, Worker
 
-AFTER_KILL_S = 5.0  # a process in the kernel's hands may not die at once
+
+@dataclass(frozen=True)
+class Restart:
+    """A replacement that is due at some time, for a worker whose death was noticed at another."""
+
+    due_s: float
+    worker: int
+    restarts: int
+    death_s: float
 
 
 def supervise_fresh(control_fd: int, pages_fd: int, settings: Settings) -> None:
@@ -87,11 +96,10 @@ class Supervisor:
         self._workers: dict[int, Worker] = {}  # by pid
         self._window = RestartWindow(settings.policy) if settings.policy else None
         self._someone_was_ready = False
-        self._restarts: list[tuple[float, int, int, float]] = []  # due, worker, restarts, time of death
+        self._restarts: list[Restart] = []
         self._gave_up = False
         self._check_wanted = False
-        self._stop_at: deque[tuple[float, int]] = deque()  # what is still to be sent to all, and when
-        self._stopping = False
+        self._stop: OrderedStop | None = None
         self._held_start: tuple[Start, list[int]] | None = None
         self._finished = False
         self._numbers = itertools.count(1)
@@ -138,9 +146,8 @@ class Supervisor:
         return {fd for fd, _ in ready}
 
     def _next_due_s(self) -> float:
-        restarts = [due for due, *_ in self._restarts]
-        stops = [due for due, _ in self._stop_at]
-        return min([self._next_reading_s, *restarts, *stops])
+        stop = [] if self._stop is None else [self._stop.next_s]
+        return min([self._next_reading_s, *(restart.due_s for restart in self._restarts), *stop])
 
     def _consumer_is_gone(self, ready: set[int]) -> bool:
         if self._consumer_fd is not None:
@@ -173,7 +180,7 @@ class Supervisor:
 
     def _handle(self, command: object, descriptors: list[int]) -> None:
         match command:
-            case Start() if self._stopping:
+            case Start() if self._stop is not None:
                 self._held_start = (command, descriptors)
             case Start():
                 self._start(command, descriptors)
@@ -200,7 +207,7 @@ class Supervisor:
             self._payload.close()
         self._payload = Payload(descriptors[0], payload.digest, payload.modules, payload.spans)
         if self._settings.start_method == "forkserver":
-            _import_all(payload.modules)
+            payload.import_modules()
 
     # ---- workers ---------------------------------------------------------------------------------
 
@@ -245,10 +252,10 @@ class Supervisor:
 
     def _reap(self) -> None:
         for worker in [worker for worker in self._workers.values() if worker.has_exited()]:
-            report, exception = worker.reap(asked=self._stopping)
+            report, exception = worker.reap(asked=self._stop is not None)
             del self._workers[worker.pid]
             self._say(Died(report, exception))
-            if report.is_death and not self._stopping:
+            if report.is_death and self._stop is None:
                 self._decide_on(report, worker)
 
     def _decide_on(self, report: ExitReport, worker: Worker) -> None:
@@ -258,7 +265,7 @@ class Supervisor:
         if isinstance(why, str):
             self._give_up(why)
         elif not self._gave_up:
-            self._restarts.append((now + why, worker.worker, worker.restarts + 1, now))
+            self._restarts.append(Restart(now + why, worker.worker, worker.restarts + 1, now))
 
     def _why_not_replace(self, now: float, report: ExitReport, worker: Worker) -> float | str:
         """Return after how many seconds to replace, or why not to."""
@@ -282,12 +289,10 @@ class Supervisor:
 
     def _restart_due(self) -> None:
         now = time.monotonic()
-        due = [restart for restart in self._restarts if restart[0] <= now]
-        for restart in due:
+        for restart in [restart for restart in self._restarts if restart.due_s <= now]:
             self._restarts.remove(restart)
-            _, worker, restarts, death_s = restart
             try:
-                self._make_worker(worker, restarts, death_s)
+                self._make_worker(restart.worker, restart.restarts, restart.death_s)
             except OSError as error:
                 self._give_up(f"It could not be replaced: {error}.")
 
@@ -297,7 +302,7 @@ class Supervisor:
         if self._window is not None and any(progressed):
             self._window.progress()
             now = time.monotonic()
-            self._restarts = [(min(due, now), *rest) for due, *rest in self._restarts]
+            self._restarts = [replace(restart, due_s=min(restart.due_s, now)) for restart in self._restarts]
 
     def _announce_ready(self) -> None:
         try:
@@ -330,30 +335,22 @@ class Supervisor:
     # ---- stopping --------------------------------------------------------------------------------
 
     def _begin_stop(self) -> None:
-        """Stop all workers at once. Their pipes are closed: they have ``close_s`` to end by themselves."""
-        if self._stopping:
-            return
-        self._stopping = True
-        self._restarts.clear()
-        now, settings = time.monotonic(), self._settings
-        kill_s = now + settings.close_s + settings.terminate_s
-        self._stop_at.extend(
-            [(now + settings.close_s, signal.SIGTERM), (kill_s, signal.SIGKILL), (kill_s + AFTER_KILL_S, 0)]
-        )
+        """Stop all workers at once. Their pipes are closed: they have a while to end by themselves."""
+        if self._stop is None:
+            self._restarts.clear()
+            self._stop = OrderedStop(time.monotonic(), self._settings.close_s, self._settings.terminate_s)
 
     def _enforce_stop(self) -> None:
-        if not self._stopping:
+        if self._stop is None:
             return
-        while self._workers and self._stop_at and self._stop_at[0][0] <= time.monotonic():
-            _, number = self._stop_at.popleft()
+        for number in self._stop.due(time.monotonic()):
             for worker in self._workers.values():
                 worker.signal_group(number)
-        if not self._workers or not self._stop_at:
+        if not self._workers or self._stop.is_given_up:
             self._end_stop()
 
     def _end_stop(self) -> None:
-        self._stop_at.clear()
-        self._stopping = False
+        self._stop = None
         self._finished = self._control.ended
         self._say(Stopped())
         if self._held_start is not None:
@@ -395,16 +392,3 @@ def _sigchld_pipe() -> tuple[int, ...]:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     return read_fd, write_fd
-
-
-def _import_all(modules: frozenset[str]) -> None:
-    """Import what the workers would each import by themselves, before they are forked.
-
-    numpy.random is lazy in numpy 2 and wanted by every worker. A module that fails to import fails again in
-    the worker, where its traceback is worth having.
-    """
-    for name in sorted({"numpy.random", *modules}):
-        try:
-            importlib.import_module(name)
-        except Exception:
-            continue

@@ -7,7 +7,9 @@ hold one copy until they write.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
 import io
 import mmap
 import os
@@ -69,6 +71,16 @@ class Payload:
         readonly = [flag for _, _, flag in self.spans]
         buffers = [view.toreadonly() if flag else view for view, flag in zip(views, readonly, strict=True)]
         return pickle.loads(views[0], buffers=buffers[1:])
+
+    def import_modules(self) -> None:
+        """Import what the pickle names, so that processes forked afterwards need not.
+
+        numpy.random is lazy in numpy 2 and wanted by every worker. A module that fails to import fails
+        again in the worker, where its traceback is worth having.
+        """
+        for name in sorted({"numpy.random", *self.modules}):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
     def close(self) -> None:
         os.close(self.fd)

@@ -60,7 +60,7 @@ class RestartWindow:
         self._startup_deaths_in_a_row = 0
 
     def allow(self, now: float, *, during_startup: bool = False) -> float | None:
-        """Count a death at ``now`` (seconds); return after how many seconds to replace, or None: not at all."""
+        """Count a death at ``now`` (seconds); return after how many seconds to replace, or None: never."""
         self._deaths_s.append(now)
         self._forget_before(now - self.policy.period)
         self._startup_deaths_in_a_row = self._startup_deaths_in_a_row + 1 if during_startup else 0

@@ -76,7 +76,6 @@ class PoolWorker:
         self.pipe = pipe
         self.page = page
         self.ready = False
-        self.ended_s: float | None = None  # when its pipe ended
         self._pidfd = None if pidfd is None else own(pidfd)
 
     def is_surely_dead(self) -> bool:
@@ -151,6 +150,7 @@ class WorkerPool:
         self._sockets: dict[int, QuietSocket] = {}
         self._poller: select.poll | None = None  # None: to be made anew
         self._polled: dict[int, PoolWorker] = {}
+        self._ended: dict[int, float] = {}  # by pid: when its pipe ended, until its death is told
         self._last_event = 0
         self._checked = False
         self._stopping = False
@@ -277,7 +277,8 @@ class WorkerPool:
                 self._note_end_of_file(worker)
         if heard:
             self._hear(supervisor)  # last, for it closes the pipes of the dead
-        self._look_after_ended()
+        if self._ended:
+            self._look_after_ended()
 
     def receive(self, worker: int) -> Message:
         """Wait for the next message of worker ``worker``, or of its replacement.
@@ -303,8 +304,7 @@ class WorkerPool:
         return self._poller
 
     def _poll_ms(self, timeout_s: float | None) -> float | None:
-        supervisor = self._require_supervisor()
-        if supervisor.has_unsent or any(worker.ended_s for worker in self.workers.values()):
+        if self._ended or self._require_supervisor().has_unsent:
             timeout_s = min(timeout_s or EOF_WITHOUT_DEATH_S, EOF_WITHOUT_DEATH_S)
         return None if timeout_s is None else timeout_s * 1000
 
@@ -315,18 +315,19 @@ class WorkerPool:
             poller.modify(fd, select.POLLIN | (select.POLLOUT if wanted else 0))
 
     def _note_end_of_file(self, worker: PoolWorker) -> None:
-        worker.ended_s = time.monotonic()
+        self._ended[worker.pid] = time.monotonic()
         self._poller = None
 
     def _look_after_ended(self) -> None:
         """End a worker whose pipe has ended though it lives on: nobody can reach it any more."""
-        for worker in self.workers.values():
-            if worker.ended_s is None or time.monotonic() - worker.ended_s < EOF_WITHOUT_DEATH_S:
+        for pid, ended_s in list(self._ended.items()):
+            if time.monotonic() - ended_s < EOF_WITHOUT_DEATH_S:
                 continue
-            worker.ended_s = None
-            if not worker.is_surely_dead():
+            worker = self._by_pid.get(pid)
+            if worker is not None and not worker.is_surely_dead():
                 because = "its pipe had ended though it was alive"
-                self._require_supervisor().send(End(worker.pid, ExitReason.KILLED, because))
+                self._require_supervisor().send(End(pid, ExitReason.KILLED, because))
+            self._ended.pop(pid, None)
 
     # ---- events ----------------------------------------------------------------------------------
 
@@ -389,6 +390,7 @@ class WorkerPool:
             del self.workers[worker.worker]
         self._poller = None
         self._forget_pipe(worker)
+        self._ended.pop(report.pid, None)
         del self._by_pid[report.pid]
 
     def _publish(self, report: ExitReport) -> None:
@@ -400,7 +402,7 @@ class WorkerPool:
             logger.warning("%s", report)
 
     def _read_to_the_end(self, worker: PoolWorker) -> None:
-        """Take in what a dead worker had sent. A grandchild may hold the other end: do not wait for the end."""
+        """Take in what a dead worker had sent. Not until the end: a grandchild may hold the other end."""
         worker.pipe.drain()
 
     def _forget_pipe(self, worker: PoolWorker) -> None:
@@ -414,7 +416,7 @@ class WorkerPool:
         deaths[-1].replaced_s = replaced_s
 
     def on_death(self, worker: PoolWorker, report: ExitReport) -> None:
-        """For subclasses: called before a report is published, with all that the worker had sent in its inbox.
+        """For subclasses: called before a report is published; all that the worker had sent is in its inbox.
 
         May fill the report in. Must bear being called again for the same death.
         """
@@ -498,8 +500,8 @@ class WorkerPool:
     def _require_ours(self) -> None:
         if self._inherited:
             raise RuntimeError(
-                f"this {self._kind.lower()} pool belongs to process {self._settings.consumer_pid}, from which "
-                "this process was forked: make a new one here"
+                f"this {self._kind.lower()} pool belongs to process {self._settings.consumer_pid}, from "
+                "which this process was forked: make a new one here"
             )
 
     def _require_supervisor(self) -> SupervisorHandle:
