@@ -9,7 +9,7 @@ next ``next()``; after it the batch is the caller's.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -84,7 +84,7 @@ class WorkerIterator:
         seed, epoch: see Order.
         window: how many batches may be ahead of the user.
         in_order: deliver in the order of ``batches``, not of completion.
-        on_end: called once all is delivered.
+        keep_workers: let the workers live on when the iterator is used up or dropped.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class WorkerIterator:
         epoch: int,
         window: int,
         in_order: bool,
-        on_end: Callable[[BatchPool], None],
+        keep_workers: bool,
     ) -> None:
         self._pool: BatchPool | None = pool
         self._epoch = Epoch(seed, epoch)
@@ -104,8 +104,12 @@ class WorkerIterator:
         self._window = window
         self._prefetch = window // pool.num_workers
         self._in_order = in_order
-        self._on_end = on_end
+        self._keep_workers = keep_workers
+        # Without a word from us, for a dropped iterator can say none, the supervisor stops the workers.
+        self._lifeline = None if keep_workers else pool.lifeline
         self._interrupted = False
+        if not keep_workers:
+            pool.lifeline = None
         pool.begin(self._epoch)
         self._fill_window()
         pool.assign(self._prefetch)
@@ -183,5 +187,6 @@ class WorkerIterator:
         self._pool = None
 
     def _end(self, pool: BatchPool) -> None:
-        self._on_end(pool)
+        if not self._keep_workers:
+            pool.stop()
         self._pool = None

@@ -151,13 +151,13 @@ class DataLoader:
             epoch=epoch,
             window=self.num_workers * self.prefetch_factor,
             in_order=self.in_order,
-            on_end=_Ender(self.persistent_workers),
+            keep_workers=self.persistent_workers,
         )
         self._pools = [(p, weakref.ref(iterator) if p is pool else user) for p, user in self._pools]
         return iterator
 
     def _make_ready(self, pool: BatchPool, recipe: Recipe) -> None:
-        if self.persistent_workers and pool.workers:
+        if self.persistent_workers and pool.workers and not pool.is_broken:
             pool.check()
             return
         pool.stop()
@@ -208,17 +208,6 @@ class DataLoader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Ender:
-    """What to do with a pool whose epoch is over."""
-
-    def __init__(self, keep_workers: bool) -> None:
-        self.keep_workers = keep_workers
-
-    def __call__(self, pool: BatchPool) -> None:
-        if not self.keep_workers:
-            pool.stop()
 
 
 def _is_over(iterator: WorkerIterator | None) -> bool:

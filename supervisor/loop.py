@@ -10,8 +10,8 @@ Invariants:
   - It never blocks: it waits in one place (`_wait`), and what it has to say waits in an outbox.
   - No batch passes through it, and of the user's code it runs only imports.
   - It holds no end of a worker's pipe once the consumer has been sent it.
-  - When the consumer is gone, everything is killed at once. When the control pipe is closed, the workers are
-    stopped in order.
+  - When the consumer is gone, everything is killed at once. When the control pipe or the lifeline is closed,
+    the workers are stopped in order.
 
 Where there are no pidfds, SIGCHLD wakes the loop, and the consumer's end is seen as a change of parent.
 """
@@ -100,6 +100,7 @@ class Supervisor:
         self._gave_up = False
         self._check_wanted = False
         self._stop: OrderedStop | None = None
+        self._lifeline_fd: int | None = None
         self._held_start: tuple[Start, list[int]] | None = None
         self._finished = False
         self._numbers = itertools.count(1)
@@ -117,6 +118,9 @@ class Supervisor:
             ready = self._wait()
             if self._consumer_is_gone(ready):
                 return self._kill_everything()
+            if self._lifeline_fd in ready:
+                self._drop_lifeline()
+                self._begin_stop()
             self._handle_commands()
             self._note_progress()
             self._reap()
@@ -136,7 +140,8 @@ class Supervisor:
         if not self._control.ended:
             poll.register(self._control, select.POLLIN | (select.POLLOUT if self._outbox else 0))
         pidfds = [worker.pidfd for worker in self._workers.values()]
-        for fd in [self._ready_fd, self._consumer_fd, *self._sigchld_fds[:1], *pidfds]:
+        watched = [self._ready_fd, self._consumer_fd, self._lifeline_fd, *self._sigchld_fds[:1]]
+        for fd in [*watched, *pidfds]:
             if fd is not None:
                 poll.register(fd, select.POLLIN)
         ready = poll.poll(max(0.0, self._next_due_s() - time.monotonic()) * 1000 + 0.5)
@@ -161,9 +166,7 @@ class Supervisor:
     # ---- commands --------------------------------------------------------------------------------
 
     def _handle_commands(self) -> None:
-        if self._control.ended:
-            return
-        if not self._control.drain():
+        if self._control.ended or not self._control.drain():
             self._outbox.clear()
             self._begin_stop()
         while self._control.inbox:
@@ -192,13 +195,20 @@ class Supervisor:
                 self._begin_stop()
 
     def _start(self, start: Start, descriptors: list[int]) -> None:
-        self._take_payload(start.payload, descriptors)
+        self._drop_lifeline()
+        self._lifeline_fd, *payload = descriptors
+        self._take_payload(start.payload, payload)
         self._num_workers = start.workers
         self._someone_was_ready = self._gave_up = False
         if self._settings.policy is not None:
             self._window = RestartWindow(self._settings.policy)
         for worker in range(start.workers):
             self._make_worker(worker, restarts=0)
+
+    def _drop_lifeline(self) -> None:
+        fd, self._lifeline_fd = self._lifeline_fd, None
+        if fd is not None:
+            os.close(fd)
 
     def _take_payload(self, payload: Payload | None, descriptors: list[int]) -> None:
         if payload is None:
@@ -247,8 +257,8 @@ class Supervisor:
         """All that a worker must not keep open: what is the supervisor's alone, or a sibling's."""
         unsent = [fd for _, descriptors in self._outbox for fd in descriptors]
         siblings = [fd for worker in self._workers.values() for fd in worker.descriptors()]
-        consumer = [] if self._consumer_fd is None else [self._consumer_fd]
-        return [self._control.socket.detach(), *consumer, *self._sigchld_fds, *unsent, *siblings]
+        watched = [fd for fd in (self._consumer_fd, self._lifeline_fd) if fd is not None]
+        return [self._control.socket.detach(), *watched, *self._sigchld_fds, *unsent, *siblings]
 
     def _reap(self) -> None:
         for worker in [worker for worker in self._workers.values() if worker.has_exited()]:

@@ -41,7 +41,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Start:
-    """Start this many workers. Its descriptor is the payload's; under fork there is none."""
+    """Start this many workers. Descriptors: the lifeline, then the payload's, where there is one.
+
+    The lifeline is a pipe of which the consumer holds the other end: when that closes, the workers are
+    stopped.
+    """
 
     workers: int
     payload: Payload | None

@@ -105,6 +105,7 @@ class WorkerPool:
     Attributes:
         workers: the current PoolWorker of each id.
         reports: the ExitReport of every end so far.
+        lifeline: when this object is dropped, the workers are stopped: whoever uses them may take it over.
 
     Raises:
         ValueError: an argument is out of range.
@@ -139,6 +140,7 @@ class WorkerPool:
         self.num_workers = num_workers
         self.workers: dict[int, PoolWorker] = {}
         self.reports: list[ExitReport] = []
+        self.lifeline: select.epoll | None = None
         self._kind = kind
         self._settings = Settings(os.getpid(), start_method, policy, reading_interval_s, close_s, terminate_s)
         self._pages = PageFile.create(num_workers)
@@ -214,7 +216,7 @@ class WorkerPool:
         self._supervisor = SupervisorHandle.fork(
             self._settings, self._pages.fd, (setup, serve), self._control, theirs
         )
-        self._supervisor.send(Start(self.num_workers, None))
+        self._send_start(None)
 
     def _start_by_payload(self, payload: Payload) -> None:
         if self._supervisor is None or self._supervisor.control.ended:
@@ -226,10 +228,17 @@ class WorkerPool:
         self._begin()
         if self._payload is not None and self._payload.digest == payload.digest:
             payload.close()
-            self._supervisor.send(Start(self.num_workers, None))
+            self._send_start(None)
         else:
             self._keep_payload(payload)
-            self._supervisor.send(Start(self.num_workers, payload), (payload.fd,))
+            self._send_start(payload)
+
+    def _send_start(self, payload: Payload | None) -> None:
+        theirs, ours = os.pipe()
+        self.lifeline = own(ours)
+        with own(theirs):
+            descriptors = (theirs,) if payload is None else (theirs, payload.fd)
+            self._require_supervisor().send(Start(self.num_workers, payload), descriptors)
 
     def _begin(self) -> None:
         self._gave_up = self._failure = self._start_error = None
@@ -422,6 +431,11 @@ class WorkerPool:
         """
 
     # ---- failures --------------------------------------------------------------------------------
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the dead are no longer replaced, or the supervisor failed."""
+        return self._gave_up is not None or self._failure is not None
 
     def raise_if_broken(self) -> None:
         """Raise what ended the pool, if something did: WorkerDiedError, or a start-up's own exception."""
