@@ -8,6 +8,7 @@ often it is tried.
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 import random
 import struct
@@ -92,6 +93,15 @@ def _index_bytes(indices: Sequence[Any]) -> bytes:
     except (TypeError, OverflowError):
         pass
     try:
-        return pickle.dumps(list(indices), protocol=4)
+        return _pickled_by_value(indices)
     except Exception:
         return b""
+
+
+def _pickled_by_value(indices: Sequence[Any]) -> bytes:
+    """Pickle without a memo, which would tell two equal strings from one that is there twice."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, protocol=4)
+    pickler.fast = True
+    pickler.dump(list(indices))
+    return file.getvalue()
