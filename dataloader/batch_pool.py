@@ -21,7 +21,8 @@ from dataloader.wire import Task
 from supervisor.channel import MessageLost, Raw, opened
 from supervisor.page import CANCELLED
 from supervisor.policy import RestartPolicy
-from supervisor.pool import PoolWorker, WorkerPool
+from supervisor.pool import WorkerPool
+from supervisor.pool_worker import PoolWorker
 from supervisor.report import ExitReport
 
 KIND = "DataLoader worker"

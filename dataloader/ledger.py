@@ -21,7 +21,7 @@ from typing import Any
 
 from dataloader.slots import Slot
 from dataloader.wire import Result
-from supervisor.pool import PoolWorker
+from supervisor.pool_worker import PoolWorker
 
 
 class Job:

@@ -171,7 +171,7 @@ class SlotPool:
     def retire_viewed(self) -> None:
         """Never lend again what the user sees now: a forked child sees it too."""
         for slot in self._slots.values():
-            if slot.has_view or slot.holder is not None:
+            if slot.has_view:
                 slot.is_retired = True
 
 

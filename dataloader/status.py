@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from supervisor.memory import rss_bytes
 from supervisor.page import State
-from supervisor.pool import PoolWorker
+from supervisor.pool_worker import PoolWorker
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ called ``supervisor`` too, and when both are installed this file may be the othe
 
 =============  ==========================================================================
 pool           the consumer's side: start workers, talk to them, hear of deaths
+pool_worker    one worker as the consumer sees it
+waiting        what the consumer waits for
 loop           the supervisor process: one thread that owns the workers
 child          what happens in a worker process around the user's function
 launch         how supervisor and worker processes come to be: fork or a fresh interpreter

@@ -77,13 +77,13 @@ class SupervisorHandle:
     def has_unsent(self) -> bool:
         return bool(self._outbox)
 
-    def part(self, timeout_s: float) -> int | None:
+    def part(self, timeout_s: float) -> int:
         """Close the pipe and wait for the supervisor's end; kill it if it is late. Return its wait status."""
         self.control.close()
         status = self._wait_until(time.monotonic() + timeout_s)
         if status is None:
             os.kill(self.pid, signal.SIGKILL)
-            status = self._wait_until(time.monotonic() + timeout_s)
+            _, status = os.waitpid(self.pid, 0)
         _unreaped.pop(self.pid, None)
         return status
 

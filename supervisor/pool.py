@@ -44,10 +44,12 @@ from supervisor.messages import (
     Stopped,
     decode,
 )
-from supervisor.page import Page, PageFile
+from supervisor.page import PageFile
 from supervisor.payload import Payload
 from supervisor.policy import RestartPolicy
-from supervisor.report import Evidence, ExitReason, ExitReport, WorkerDiedError, classify
+from supervisor.pool_worker import PoolWorker
+from supervisor.report import ExitReason, ExitReport, WorkerDiedError, supervisor_report
+from supervisor.waiting import PipePoller
 
 START_METHODS = ("forkserver", "fork", "spawn")
 STARTUP_WARNING_S = 30.0
@@ -55,38 +57,6 @@ EOF_WITHOUT_DEATH_S = 0.5
 PARTING_S = 1.0
 
 logger = logging.getLogger("supervisor")
-
-
-class PoolWorker:
-    """One worker as the consumer sees it.
-
-    Attributes:
-        worker: its id, 0 to num_workers - 1. A replacement has the same.
-        pid: its process id.
-        restarts: how many workers of this id came before.
-        pipe: the pipe to its ``serve`` function.
-        page: the record in which it says what it is doing.
-        ready: its start-up is over.
-    """
-
-    def __init__(self, started: Started, pipe: Channel, pidfd: int | None, page: Page) -> None:
-        self.worker = started.worker
-        self.pid = started.pid
-        self.restarts = started.restarts
-        self.pipe = pipe
-        self.page = page
-        self.ready = False
-        self._pidfd = None if pidfd is None else own(pidfd)
-
-    def is_surely_dead(self) -> bool:
-        """Whether the kernel says that the process has ended; False where there are no pidfds."""
-        return self._pidfd is not None and bool(select.select([self._pidfd], [], [], 0)[0])
-
-    def close(self) -> None:
-        """Close our ends; a worker then ends by itself."""
-        self.pipe.close()
-        if self._pidfd is not None:
-            self._pidfd.close()
 
 
 class WorkerPool:
@@ -150,8 +120,7 @@ class WorkerPool:
         self._supervisor: SupervisorHandle | None = None
         self._by_pid: dict[int, PoolWorker] = {}  # until their death is told
         self._sockets: dict[int, QuietSocket] = {}
-        self._poller: select.poll | None = None  # None: to be made anew
-        self._polled: dict[int, PoolWorker] = {}
+        self._poller: PipePoller | None = None  # None: to be made anew
         self._ended: dict[int, float] = {}  # by pid: when its pipe ended, until its death is told
         self._last_event = 0
         self._checked = False
@@ -277,14 +246,11 @@ class WorkerPool:
         """
         supervisor = self._require_supervisor()
         supervisor.flush()
-        heard = False
-        for fd, _ in self._current_poller().poll(self._poll_ms(timeout_s)):
-            worker = self._polled.get(fd)
-            if worker is None:
-                heard = True
-            elif not worker.pipe.drain():
+        arrived = self._current_poller().wait(self._bounded(timeout_s))
+        for worker in arrived:
+            if worker is not None and not worker.pipe.drain():
                 self._note_end_of_file(worker)
-        if heard:
+        if None in arrived:
             self._hear(supervisor)  # last, for it closes the pipes of the dead
         if self._ended:
             self._look_after_ended()
@@ -301,27 +267,20 @@ class WorkerPool:
             self.raise_if_broken()
             self.wait(None)
 
-    def _current_poller(self) -> select.poll:
-        if self._poller is None:
-            poller = select.poll()
-            self._polled = {
-                worker.pipe.fileno(): worker for worker in self.workers.values() if not worker.pipe.ended
-            }
-            for fd in [self._control.fileno(), *self._polled]:
-                poller.register(fd, select.POLLIN)
-            self._poller = poller
-        return self._poller
-
-    def _poll_ms(self, timeout_s: float | None) -> float | None:
-        if self._ended or self._require_supervisor().has_unsent:
-            timeout_s = min(timeout_s or EOF_WITHOUT_DEATH_S, EOF_WITHOUT_DEATH_S)
-        return None if timeout_s is None else timeout_s * 1000
-
     def poll_for_room(self, worker: PoolWorker, wanted: bool) -> None:
         """Let the next ``wait`` also end when ``worker``'s pipe has room, or no longer."""
-        poller, fd = self._current_poller(), worker.pipe.fileno()
-        if fd in self._polled:
-            poller.modify(fd, select.POLLIN | (select.POLLOUT if wanted else 0))
+        self._current_poller().want_room(worker, wanted)
+
+    def _current_poller(self) -> PipePoller:
+        if self._poller is None:
+            self._poller = PipePoller(self._control, self.workers.values())
+        return self._poller
+
+    def _bounded(self, timeout_s: float | None) -> float | None:
+        """Return a time out that lets nothing be forgotten: unsent commands, pipes that have ended."""
+        if not self._ended and not self._require_supervisor().has_unsent:
+            return timeout_s
+        return EOF_WITHOUT_DEATH_S if timeout_s is None else min(timeout_s, EOF_WITHOUT_DEATH_S)
 
     def _note_end_of_file(self, worker: PoolWorker) -> None:
         self._ended[worker.pid] = time.monotonic()
@@ -450,17 +409,7 @@ class WorkerPool:
 
     def _bury_supervisor(self, supervisor: SupervisorHandle) -> None:
         status = supervisor.part(PARTING_S)
-        reason, confidence, because = classify(status or 0, Evidence())
-        report = ExitReport(
-            worker=-1,
-            pid=supervisor.pid,
-            reason=reason,
-            exit_code=os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else None,
-            signal=os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else None,
-            confidence=confidence,
-            evidence=["this was the supervisor process", because],
-        )
-        self._publish(report)
+        self._publish(supervisor_report(supervisor.pid, status))
         self._gave_up = "The supervisor process died, and its workers with it."
 
     # ---- stopping --------------------------------------------------------------------------------

@@ -197,6 +197,30 @@ class ExitReport:
         return "\n".join(lines)
 
 
+def supervisor_report(pid: int, status: int) -> ExitReport:
+    """Return the report of a supervisor's own end, under the worker id -1."""
+    reason, confidence, because = classify(status, Evidence())
+    return ExitReport(
+        worker=-1,
+        pid=pid,
+        reason=reason,
+        exit_code=exit_code(status),
+        signal=signal_number(status),
+        confidence=confidence,
+        evidence=["this was the supervisor process", because],
+    )
+
+
+def exit_code(status: int) -> int | None:
+    """Return the exit code in a wait status, or None after a signal."""
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+
+
+def signal_number(status: int) -> int | None:
+    """Return the signal in a wait status, or None after an exit."""
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+
+
 class WorkerDiedError(RuntimeError):
     """Workers died and were not, or could not be, replaced.
 

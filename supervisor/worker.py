@@ -13,7 +13,7 @@ from supervisor.channel import close_all
 from supervisor.linux import create_memory_file, open_pidfd
 from supervisor.memory import MemoryLog
 from supervisor.page import Page, State
-from supervisor.report import Evidence, ExitReason, ExitReport, classify
+from supervisor.report import Evidence, ExitReason, ExitReport, classify, exit_code, signal_number
 
 MAX_STACK_BYTES = 16_000
 
@@ -105,8 +105,8 @@ class Worker:
             worker=self.worker,
             pid=self.pid,
             reason=reason,
-            exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
-            signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+            exit_code=exit_code(status),
+            signal=signal_number(status),
             uptime_s=now - self.started_s,
             state=state,
             traceback=exceptions.text_of(exception) if exception else stack,
