@@ -9,6 +9,8 @@ import numpy as np
 
 from dataloader.arena import empty
 
+_NUMBERS = (bool, int, float, complex, np.generic)
+
 
 def default_collate(samples: Sequence[Any]) -> Any:
     """Return ``samples`` as one batch.
@@ -21,7 +23,7 @@ def default_collate(samples: Sequence[Any]) -> Any:
         samples: at least one; all alike.
 
     Raises:
-        TypeError: samples of a type that cannot be collated.
+        TypeError: samples of a type that cannot be collated, or of different types.
         ValueError: arrays of different shapes, or fields that are not the same in all samples.
 
     >>> default_collate([(1, "a"), (2, "b")])
@@ -34,7 +36,7 @@ def default_collate(samples: Sequence[Any]) -> Any:
         return _stack(samples)
     if isinstance(first, str | bytes):
         return list(samples)
-    if isinstance(first, bool | int | float | complex | np.generic):
+    if isinstance(first, _NUMBERS):
         return _number_array(samples)
     if isinstance(first, Mapping):
         return _collate_mapping(samples)
@@ -52,30 +54,57 @@ def _not_collatable(sample: Any) -> TypeError:
 
 
 def _number_array(numbers: Sequence[Any]) -> Any:
-    array = np.array(numbers)
-    if array.dtype.hasobject:
-        odd = next((n for n in numbers if not isinstance(n, bool | int | float | complex | np.generic)), None)
-        if odd is None and None not in numbers:
-            raise ValueError("default_collate found an int that does not fit into 64 bits: use float or str")
-        raise _not_collatable(odd)
+    try:
+        array = np.array(numbers)
+    except ValueError:  # a sequence among them
+        raise _why_no_numbers(numbers) from None
+    if array.dtype.kind in "OUS" or (array.dtype.kind == "f" and _all_are(int, numbers)):
+        raise _why_no_numbers(numbers)
     return array
 
 
-def _stack(arrays: Sequence[Any]) -> Any:
+def _why_no_numbers(numbers: Sequence[Any]) -> Exception:
+    for i, number in enumerate(numbers):
+        if not isinstance(number, _NUMBERS):
+            return _not_alike(numbers, i)
+    if _all_are(int, numbers):
+        return ValueError("default_collate found ints that no 64-bit integer type holds: use float or str")
+    different = next((i for i, number in enumerate(numbers) if type(number) is not type(numbers[0])), 0)
+    return _not_alike(numbers, different)
+
+
+def _not_alike(samples: Sequence[Any], different: int) -> TypeError:
+    sample = samples[different]
+    if sample is None:
+        return _not_collatable(sample)
+    return TypeError(
+        f"default_collate needs samples of one type: {type(samples[0]).__name__} in sample 0, "
+        f"{type(sample).__name__} in sample {different}: return one type, or pass a collate_fn"
+    )
+
+
+def _all_are(kind: type, samples: Sequence[Any]) -> bool:
+    return all(isinstance(sample, kind) for sample in samples)
+
+
+def _stack(samples: Sequence[Any]) -> Any:
+    arrays = samples if _all_are(np.ndarray, samples) else [np.asarray(sample) for sample in samples]
     first = arrays[0]
-    different = next((i for i, array in enumerate(arrays) if np.shape(array) != first.shape), None)
+    different = next((i for i, array in enumerate(arrays) if array.shape != first.shape), None)
     if different is not None:
         raise ValueError(
             f"default_collate cannot stack arrays of different shapes: {first.shape} in sample 0, "
-            f"{np.shape(arrays[different])} in sample {different}: pad them, or pass a collate_fn"
+            f"{arrays[different].shape} in sample {different}: pad them, or pass a collate_fn"
         )
-    dtype = first.dtype if all(array.dtype == first.dtype for array in arrays) else np.result_type(*arrays)
+    dtype = np.result_type(*dict.fromkeys(array.dtype for array in arrays))
     return np.stack(arrays, out=empty((len(arrays), *first.shape), dtype))
 
 
 def _collate_mapping(samples: Sequence[Any]) -> Any:
     first = samples[0]
     for i, sample in enumerate(samples):
+        if not isinstance(sample, Mapping):
+            raise _not_alike(samples, i)
         if sample.keys() != first.keys():
             raise ValueError(
                 f"default_collate needs the same keys in every sample: {list(first)} in sample 0, "
@@ -88,6 +117,8 @@ def _collate_mapping(samples: Sequence[Any]) -> Any:
 def _collate_sequence(samples: Sequence[Any]) -> Any:
     first = samples[0]
     for i, sample in enumerate(samples):
+        if not isinstance(sample, tuple | list):
+            raise _not_alike(samples, i)
         if len(sample) != len(first):
             raise ValueError(
                 f"default_collate needs sequences of one length: {len(first)} in sample 0 of the batch, "
