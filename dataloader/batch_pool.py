@@ -195,21 +195,29 @@ class BatchPool(WorkerPool):
 
     # ---- deaths ----------------------------------------------------------------------------------
 
+    def describe(self, worker: PoolWorker, report: ExitReport) -> None:
+        """Say which batch and sample it was: the supervisor knows of neither."""
+        job = self._job_in_hand(worker, report)
+        if job is None:
+            return
+        report.batch, report.attempt = job.number, job.attempts + 1
+        if report.item is not None and 0 <= report.item < len(job.indices):
+            report.sample = job.indices[report.item]
+
     def on_death(self, worker: PoolWorker, report: ExitReport) -> None:
+        """End the leases of a dead worker, those whose results had arrived whole by these."""
         link = self._link(worker)
-        self._take_results(link)
-        lease = None if report.task is None else link.leases.get(report.task)
-        if lease is not None:
-            self._fill_in(report, lease.job)
+        job = self._job_in_hand(worker, report)
+        if job is not None:
+            job.attempts += 1
         for lease in list(link.leases.values()):
             self._end_lease(link, lease, None, None)
         self._links.pop(worker.pid, None)
         self._epoch.renew_todo()
 
-    def _fill_in(self, report: ExitReport, job: Job) -> None:
-        """Say which batch and sample it was: the supervisor knows of neither."""
-        if report.batch is None:
-            job.attempts += 1
-        report.batch, report.attempt = job.number, job.attempts
-        if report.item is not None and 0 <= report.item < len(job.indices):
-            report.sample = job.indices[report.item]
+    def _job_in_hand(self, worker: PoolWorker, report: ExitReport) -> Job | None:
+        """Return what a dead worker was working on, unless its result had been sent."""
+        link = self._link(worker)
+        self._take_results(link)
+        lease = None if report.task is None else link.leases.get(report.task)
+        return None if lease is None else lease.job

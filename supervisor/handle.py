@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import signal
 import time
 from collections import deque
@@ -16,7 +17,9 @@ from collections import deque
 from supervisor import launch, loop
 from supervisor.channel import Channel
 from supervisor.child import Job
-from supervisor.messages import Command, Settings, encode
+from supervisor.linux import own
+from supervisor.messages import Command, Settings, Start, encode
+from supervisor.payload import Payload
 
 POLL_S = 0.001
 
@@ -31,30 +34,50 @@ class SupervisorHandle:
         self.control = control
         self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
         self._numbers = itertools.count(1)
+        self._payload: Payload | None = None
+        self._payload_owner: select.epoll | None = None
         _unreaped[pid] = None
 
     @classmethod
-    def fork(
-        cls, settings: Settings, pages_fd: int, job: Job, control: Channel, theirs: Channel
-    ) -> SupervisorHandle:
-        """Fork a supervisor whose workers inherit ``job``. ``control`` is known to the after-fork hook."""
+    def fork(cls, settings: Settings, pages_fd: int, job: Job) -> SupervisorHandle:
+        """Fork a supervisor whose workers inherit ``job``."""
         _collect_statuses()
+        ours, theirs = Channel.pair()
 
         def run() -> None:
+            ours.close()
             loop.Supervisor(theirs, pages_fd, settings, job).run()
 
         pid = launch.fork(run)
         theirs.close()
-        return cls(pid, control)
+        return cls(pid, ours)
 
     @classmethod
-    def spawn(cls, settings: Settings, pages_fd: int, control: Channel, theirs: Channel) -> SupervisorHandle:
+    def spawn(cls, settings: Settings, pages_fd: int) -> SupervisorHandle:
         """Start a supervisor in a fresh interpreter."""
         _collect_statuses()
+        ours, theirs = Channel.pair()
         descriptors = (theirs.fileno(), pages_fd)
         pid = launch.spawn(loop.supervise_fresh, (*descriptors, settings), descriptors)
         theirs.close()
-        return cls(pid, control)
+        return cls(pid, ours)
+
+    def start_workers(self, num_workers: int, payload: Payload | None) -> select.epoll:
+        """Have workers started, by ``payload`` where they do not inherit their job; return their lifeline.
+
+        When the lifeline is dropped, the workers are stopped. A payload equal to the last is not sent again.
+        """
+        if payload is not None and self._payload is not None and payload.digest == self._payload.digest:
+            payload.close()
+            payload = None
+        theirs, ours = os.pipe()
+        lifeline = own(ours)
+        with own(theirs):
+            descriptors = (theirs,) if payload is None else (theirs, payload.fd)
+            self.send(Start(num_workers, payload), descriptors)
+        if payload is not None:
+            self._payload, self._payload_owner = payload, own(payload.fd)
+        return lifeline
 
     def send(self, command: Command, descriptors: tuple[int, ...] = ()) -> None:
         """Send a command now or, where there is no room, with a later ``flush``."""

@@ -15,7 +15,6 @@ The pool is not thread-safe. A process forked from this one closes its copies of
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import select
@@ -38,7 +37,6 @@ from supervisor.messages import (
     GaveUp,
     Ready,
     Settings,
-    Start,
     Started,
     Stop,
     Stopped,
@@ -115,8 +113,6 @@ class WorkerPool:
         self._settings = Settings(os.getpid(), start_method, policy, reading_interval_s, close_s, terminate_s)
         self._pages = PageFile.create(num_workers)
         self._pages_owner = own(self._pages.fd)
-        self._payload: Payload | None = None
-        self._payload_owner: select.epoll | None = None
         self._supervisor: SupervisorHandle | None = None
         self._by_pid: dict[int, PoolWorker] = {}  # until their death is told
         self._sockets: dict[int, QuietSocket] = {}
@@ -129,6 +125,7 @@ class WorkerPool:
         self._gave_up: str | None = None
         self._failure: bytes | None = None
         self._start_error: bytes | None = None
+        self._last_exception: bytes | None = None
         self._deaths: list[ExitReport] = []  # since start()
         self._inherited = False
         _live.add(self)
@@ -180,50 +177,23 @@ class WorkerPool:
 
     def _start_by_fork(self, serve: Serve, setup: Setup | None) -> None:
         self._part_from_supervisor()
-        self._begin()
-        theirs = self._new_control()
-        self._supervisor = SupervisorHandle.fork(
-            self._settings, self._pages.fd, (setup, serve), self._control, theirs
-        )
-        self._send_start(None)
+        self._begin(SupervisorHandle.fork(self._settings, self._pages.fd, (setup, serve)), None)
 
     def _start_by_payload(self, payload: Payload) -> None:
         if self._supervisor is None or self._supervisor.control.ended:
             self._part_from_supervisor()
-            self._keep_payload(None)
-            theirs = self._new_control()
-            self._supervisor = SupervisorHandle.spawn(self._settings, self._pages.fd, self._control, theirs)
-        self._await_stopped()
-        self._begin()
-        if self._payload is not None and self._payload.digest == payload.digest:
-            payload.close()
-            self._send_start(None)
+            self._begin(SupervisorHandle.spawn(self._settings, self._pages.fd), payload)
         else:
-            self._keep_payload(payload)
-            self._send_start(payload)
+            self._await_stopped()
+            self._begin(self._supervisor, payload)
 
-    def _send_start(self, payload: Payload | None) -> None:
-        theirs, ours = os.pipe()
-        self.lifeline = own(ours)
-        with own(theirs):
-            descriptors = (theirs,) if payload is None else (theirs, payload.fd)
-            self._require_supervisor().send(Start(self.num_workers, payload), descriptors)
-
-    def _begin(self) -> None:
-        self._gave_up = self._failure = self._start_error = None
+    def _begin(self, supervisor: SupervisorHandle, payload: Payload | None) -> None:
+        if supervisor is not self._supervisor:
+            self._supervisor, self._last_event, self._poller = supervisor, 0, None
+        self._gave_up = self._failure = self._start_error = self._last_exception = None
         self._deaths = []
         self._stopping = self._stopped = False
-
-    def _new_control(self) -> Channel:
-        """Make a control pipe; return the supervisor's end."""
-        self._control, theirs = Channel.pair()
-        self._last_event = 0
-        self._poller = None
-        return theirs
-
-    def _keep_payload(self, payload: Payload | None) -> None:
-        self._payload = payload
-        self._payload_owner = None if payload is None else own(payload.fd)
+        self.lifeline = supervisor.start_workers(self.num_workers, payload)
 
     def _await_ready(self) -> None:
         warn_s = time.monotonic() + STARTUP_WARNING_S
@@ -273,7 +243,7 @@ class WorkerPool:
 
     def _current_poller(self) -> PipePoller:
         if self._poller is None:
-            self._poller = PipePoller(self._control, self.workers.values())
+            self._poller = PipePoller(self._require_supervisor().control, self.workers.values())
         return self._poller
 
     def _bounded(self, timeout_s: float | None) -> float | None:
@@ -349,13 +319,16 @@ class WorkerPool:
         worker = self._by_pid.get(report.pid)
         if worker is None:
             return
-        self._start_error = exception if exception and not worker.ready else self._start_error
+        if exception is not None:
+            self._last_exception = exception
+            self._start_error = self._start_error if worker.ready else exception
         if self.workers.get(worker.worker) is worker:
             self._read_to_the_end(worker)
+            self.describe(worker, report)
+            self._publish(report)
             self.on_death(worker, report)
-        self._publish(report)
-        if self.workers.get(worker.worker) is worker:
             del self.workers[worker.worker]
+        self._publish(report)
         self._poller = None
         self._forget_pipe(worker)
         self._ended.pop(report.pid, None)
@@ -383,10 +356,13 @@ class WorkerPool:
         deaths = [report for report in self._deaths if report.worker == worker and report.is_death]
         deaths[-1].replaced_s = replaced_s
 
-    def on_death(self, worker: PoolWorker, report: ExitReport) -> None:
-        """For subclasses: called before a report is published; all that the worker had sent is in its inbox.
+    def describe(self, worker: PoolWorker, report: ExitReport) -> None:
+        """For subclasses: fill in a report, before it is published, and change nothing else."""
 
-        May fill the report in. Must bear being called again for the same death.
+    def on_death(self, worker: PoolWorker, report: ExitReport) -> None:
+        """For subclasses: take note of a death. All that the worker had sent is in its inbox.
+
+        Must bear being called again for the same death.
         """
 
     # ---- failures --------------------------------------------------------------------------------
@@ -405,7 +381,8 @@ class WorkerPool:
         if self._start_error is not None:
             raise exceptions.unpack(self._start_error)
         deaths = [report for report in self._deaths if report.is_death]
-        raise WorkerDiedError(deaths, self._gave_up, self._kind)
+        cause = None if self._last_exception is None else exceptions.unpack(self._last_exception)
+        raise WorkerDiedError(deaths, self._gave_up, self._kind) from cause
 
     def _bury_supervisor(self, supervisor: SupervisorHandle) -> None:
         status = supervisor.part(PARTING_S)
@@ -429,7 +406,6 @@ class WorkerPool:
             return
         self.stop()
         self._part_from_supervisor()
-        self._keep_payload(None)
 
     def _part_from_supervisor(self) -> None:
         supervisor = self._supervisor
@@ -477,8 +453,8 @@ class WorkerPool:
         self._inherited = True
         for worker in self._by_pid.values():
             worker.close()
-        with contextlib.suppress(AttributeError):
-            self._control.close()
+        if self._supervisor is not None:
+            self._supervisor.control.close()
 
 
 _live: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
