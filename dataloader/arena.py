@@ -8,8 +8,9 @@ and is copied when the batch is sent. Either way the batch is the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def use(arena: Arena) -> Iterator[Arena]:
         _current = None
 
 
-def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:
     """Return a new uninitialised array; in a worker, one that lies in the batch's shared memory.
 
     For use in a ``collate_fn``: what is written into it is not copied again on its way to the consumer. It is
@@ -78,12 +79,11 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArra
     if _current is None:
         return np.empty(shape, dtype)
     kind = np.dtype(dtype)
-    count = math.prod(shape) if isinstance(shape, tuple) else int(shape)
-    wanted_bytes = count * kind.itemsize
+    wanted_bytes = kind.itemsize * (math.prod(shape) if isinstance(shape, Sequence) else index(shape))
     if wanted_bytes < SMALL_BYTES or kind.hasobject:
         return np.empty(shape, kind)
     memory = _current.take(wanted_bytes)
-    return np.empty(shape, kind) if memory is None else np.frombuffer(memory, kind).reshape(shape)
+    return np.empty(shape, kind) if memory is None else np.ndarray(shape, kind, buffer=memory)
 
 
 def address_of(buffer: Any) -> int:
