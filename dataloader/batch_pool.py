@@ -110,7 +110,7 @@ class BatchPool(WorkerPool):
         descriptors = [slot.fd] if slot is not None and brings_slot else []
         try:
             sent = link.worker.pipe.try_send(data, descriptors if fd is None else [*descriptors, fd])
-        except (BrokenPipeError, ConnectionResetError):
+        except BrokenPipeError:
             return True  # its death will be told, and the lease ends with it
         finally:
             if fd is not None:

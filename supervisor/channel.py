@@ -108,9 +108,10 @@ class Channel:
                 self.socket.sendmsg([data], _ancillary(descriptors), flags)
             else:
                 self.socket.send(data, flags)
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError) as error:
             self.ended = True
-            raise
+            # One thing, not two: it is a reset where the other side left something of ours unread.
+            raise BrokenPipeError(error.errno, "the other side of the pipe has closed") from None
 
     def receive(self) -> Message | None:
         """Wait for one message; None when the other side has closed and all that it had sent was read."""

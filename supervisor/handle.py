@@ -91,7 +91,7 @@ class SupervisorHandle:
             try:
                 if not self.control.try_send(data, descriptors):
                     return
-            except (BrokenPipeError, ConnectionResetError):
+            except BrokenPipeError:
                 self._outbox.clear()
                 return
             self._outbox.popleft()
