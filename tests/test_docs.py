@@ -1,0 +1,20 @@
+"""Every page of the docs runs as it stands: its Python blocks, one after the other, as one script."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGES = sorted((Path(__file__).parent.parent / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert blocks, f"{page.name} has no example"
+    script = tmp_path / "example.py"
+    script.write_text("\n".join(blocks))
+    outcome = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert outcome.returncode == 0, outcome.stderr
