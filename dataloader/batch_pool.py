@@ -55,8 +55,9 @@ class BatchPool(WorkerPool):
         self.settle()
 
     def settle(self) -> None:
-        """Put everything right after an interrupt."""
+        """Put everything right after an interrupt, and take in what had arrived before it."""
         self._epoch.settle(self._links.values(), self._slots)
+        self._take_all()
 
     # ---- out -------------------------------------------------------------------------------------
 
@@ -130,6 +131,9 @@ class BatchPool(WorkerPool):
             if link.unsent:
                 self._send_unsent(link)
         self.wait(timeout_s)
+        self._take_all()
+
+    def _take_all(self) -> None:
         for worker in list(self.workers.values()):
             if worker.pipe.inbox:
                 self._take_results(self._link(worker))
@@ -161,7 +165,7 @@ class BatchPool(WorkerPool):
 
     def _end_lease(self, link: Link, lease: Lease, result: Any, slot: Any) -> None:
         job = lease.job
-        if lease.slot is not None:
+        if lease.slot is not None and lease.slot.holder is lease:
             lease.slot.holder = None
         if result is not None and job.result is None and self._epoch.jobs.get(job.number) is job:
             if slot is not None:

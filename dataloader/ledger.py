@@ -134,14 +134,15 @@ class Epoch:
             slot.holder = None
         for job in self.jobs.values():
             job.lease = None
-            if job.result is not None and job.slot is not None:
-                job.slot.holder = job
         for link in links:
             link.unsent = deque(lease for lease in link.leases.values() if not lease.sent)
             for lease in link.leases.values():
                 lease.job.lease = lease
                 if lease.slot is not None:
                     lease.slot.holder = lease
+        for job in self.jobs.values():  # last: a lease whose result is in may not have been ended yet
+            if job.result is not None and job.slot is not None:
+                job.slot.holder = job
         self.renew_todo()
 
     def renew_todo(self) -> None:

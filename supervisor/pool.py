@@ -216,6 +216,9 @@ class WorkerPool:
         """
         supervisor = self._require_supervisor()
         supervisor.flush()
+        if supervisor.control.inbox:
+            self._hear(supervisor)  # an interrupt came between taking events in and dealing with them
+            return
         arrived = self._current_poller().wait(self._bounded(timeout_s))
         for worker in arrived:
             if worker is not None and not worker.pipe.drain():
