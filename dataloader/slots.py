@@ -89,8 +89,12 @@ class Slot:
         return self._view is not None and self._view() is not None
 
     @property
+    def is_unused(self) -> bool:
+        return self.holder is None and not self.has_view
+
+    @property
     def is_free(self) -> bool:
-        return self.holder is None and not self.is_retired and not self.has_view
+        return self.is_unused and not self.is_retired
 
     def view(self) -> memoryview:
         """Return the memory; the slot is not free until all that was made from it is dead."""
@@ -151,12 +155,10 @@ class SlotPool:
         """Let go of free slots that are far too large, or one too many; return their ids."""
         if len(self._slots) <= self.max_slots and not self._any_too_large():
             return []
-        free = [
-            slot for slot in self._slots.values() if slot.is_free or (slot.is_retired and not slot.holder)
-        ]
-        excess = len(self._slots) - self.max_slots
-        doomed = [slot for slot in free if self._is_too_large(slot)]
-        doomed += sorted((slot for slot in free if slot not in doomed), key=_size)[: max(0, excess)]
+        unused = [slot for slot in self._slots.values() if slot.is_unused]
+        doomed = [slot for slot in unused if slot.is_retired or self._is_too_large(slot)]
+        excess = len(self._slots) - self.max_slots - len(doomed)
+        doomed += sorted((slot for slot in unused if slot not in doomed), key=_size)[: max(0, excess)]
         for slot in doomed:
             del self._slots[slot.fd]
         return [slot.id for slot in doomed]
