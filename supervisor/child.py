@@ -10,6 +10,7 @@ end              the page says CLOSED; or an exception is left behind; then exit
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import itertools
 import os
@@ -140,7 +141,9 @@ def _settle_in(birth: Birth) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != birth.supervisor_pid:
         os._exit(1)  # it died before the line above
-    launch.reset_signals(signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGCHLD):  # all that the supervisor has handlers for
+        signal.signal(number, signal.SIG_DFL)
     _volunteer_for_oom()
     faulthandler.enable(birth.handles.stack, all_threads=True)
     faulthandler.register(STACK_SIGNAL, birth.handles.stack, all_threads=True)
@@ -148,13 +151,11 @@ def _settle_in(birth: Birth) -> None:
 
 def _volunteer_for_oom() -> None:
     """Let the kernel, out of memory, pick a worker, which can be replaced, before the trainer."""
-    try:
-        with open(_OOM_SCORE_FILE, "r+") as file:
-            score = int(file.read())
-            file.seek(0)
-            file.write(str(min(1000, score + OOM_SCORE_RAISE)))
-    except OSError:
-        return  # /proc may be read-only
+    with contextlib.suppress(OSError):  # /proc may be read-only
+        fd = os.open(_OOM_SCORE_FILE, os.O_RDWR | os.O_CLOEXEC)
+        score = min(1000, int(os.read(fd, 16)) + OOM_SCORE_RAISE)
+        os.pwrite(fd, str(score).encode(), 0)
+        os.close(fd)
 
 
 def _forget_parent_processes() -> None:

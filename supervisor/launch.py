@@ -57,13 +57,13 @@ def spawn(target: Callable[..., None], args: tuple[Any, ...], descriptors: Seque
     return process.pid
 
 
-def reset_signals(interrupt: signal.Handlers) -> None:
-    """Drop the signal handlers that a forked process has from its parent; SIGINT gets ``interrupt``."""
+def _reset_signals() -> None:
+    """Drop the signal handlers that a forked process has from its parent; ignore SIGINT."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def detach_input() -> None:
@@ -109,7 +109,7 @@ def _run_and_exit(run: Callable[[], None]) -> NoReturn:
     code = 1
     try:
         os.setsid()
-        reset_signals(signal.SIG_IGN)
+        _reset_signals()
         detach_input()
         run()
         code = 0

@@ -17,12 +17,14 @@ class MemoryLog:
     """The last readings of one process."""
 
     def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
+        self._pid = pid
+        self._process: psutil.Process | None = None  # made when it is first wanted: many die before
         self._readings: deque[tuple[float, int]] = deque(maxlen=KEPT_READINGS)
 
     def read(self, now: float) -> None:
         """Take a reading at ``now`` (seconds), unless the process has gone."""
         try:
+            self._process = self._process or psutil.Process(self._pid)
             self._readings.append((now, self._process.memory_info().rss))
         except psutil.Error:
             return

@@ -1,0 +1,53 @@
+"""What tests ask about processes and descriptors, and how they wait."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float) -> bool:
+    """Wait until ``condition`` holds, but no longer than ``timeout_s``; return whether it does."""
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def is_gone(pid: int) -> bool:
+    """Whether there is no such process, or only its unreaped remains."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def living_descendants(pid: int | None = None) -> list[int]:
+    """Return the pids of all living descendants of ``pid``, by default of this process."""
+    try:
+        descendants = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [child.pid for child in descendants if not is_gone(child.pid)]
+
+
+def open_descriptors() -> dict[int, str]:
+    """Return what each descriptor of this process is."""
+    descriptors = {}
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            descriptors[int(link.name)] = os.readlink(link)
+        except FileNotFoundError:
+            continue  # the one that listed the others
+    return descriptors
+
+
+def shared_mappings() -> int:
+    """Return how many memory files this process has mapped."""
+    return sum("memfd:" in line for line in Path("/proc/self/maps").read_text().splitlines())
