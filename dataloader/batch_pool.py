@@ -52,6 +52,8 @@ class BatchPool(WorkerPool):
         for worker in self.workers.values():
             worker.page.words[CANCELLED] = newest
         self._epoch = epoch
+        living = {worker.pid for worker in self.workers.values()}
+        self._links = {pid: link for pid, link in self._links.items() if pid in living}
         self.settle()
 
     def settle(self) -> None:

@@ -103,11 +103,15 @@ class SupervisorHandle:
     def part(self, timeout_s: float) -> int:
         """Close the pipe and wait for the supervisor's end; kill it if it is late. Return its wait status."""
         self.control.close()
+        return self.wait_for_end(timeout_s)
+
+    def wait_for_end(self, timeout_s: float) -> int:
+        """Wait for the supervisor's end; kill it if it is late. Return its wait status."""
         status = self._wait_until(time.monotonic() + timeout_s)
         if status is None:
             os.kill(self.pid, signal.SIGKILL)
-            _, status = os.waitpid(self.pid, 0)
-        _unreaped.pop(self.pid, None)
+            status = self._wait_until(float("inf"))
+        assert status is not None
         return status
 
     def _wait_until(self, end_s: float) -> int | None:

@@ -388,9 +388,10 @@ class WorkerPool:
         raise WorkerDiedError(deaths, self._gave_up, self._kind) from cause
 
     def _bury_supervisor(self, supervisor: SupervisorHandle) -> None:
-        status = supervisor.part(PARTING_S)
+        status = supervisor.wait_for_end(PARTING_S)
         self._publish(supervisor_report(supervisor.pid, status))
         self._gave_up = "The supervisor process died, and its workers with it."
+        self._forget_supervisor()
 
     # ---- stopping --------------------------------------------------------------------------------
 
@@ -417,11 +418,18 @@ class WorkerPool:
         self._close_pipes()
         supervisor.send(Stop())
         self._await_stopped()
+        if self._supervisor is None:
+            return  # it died instead
         supervisor.part(PARTING_S)
+        self._forget_supervisor()
+
+    def _forget_supervisor(self) -> None:
+        self._close_pipes()
         self._supervisor = None
         self._stopped = True
         self._by_pid.clear()
         self._sockets.clear()
+        self._ended.clear()
 
     def _await_stopped(self) -> None:
         supervisor = self._require_supervisor()
