@@ -24,6 +24,8 @@ from supervisor.channel import MAX_MESSAGE_BYTES, Message
 from supervisor.linux import create_memory_file
 
 INLINE_BYTES = MAX_MESSAGE_BYTES - 4096  # leaves room for the rest of a result
+SPAN_BYTES = 30  # at most, in a message
+MAX_BUFFERS = INLINE_BYTES // SPAN_BYTES  # arrays beyond are part of the pickle
 
 
 class Task(NamedTuple):
@@ -107,17 +109,15 @@ def decode_task(message: Message) -> tuple[Task, list[int]]:
 def encode_batch(seq: int, batch: Any, arena: Arena) -> tuple[bytes, int | None]:
     """Return the message for a batch and, where the arena had no room, the memory file that holds it."""
     buffers: list[memoryview] = []
-    body = _pickled(batch, buffers)
-    if len(body) > INLINE_BYTES:
-        placed, fd, made_bytes = _place([memoryview(body), *buffers], arena)
-        return pickle.dumps((seq, BATCH, None, placed, made_bytes), 5), fd
+    pickled = _pickled(batch, buffers)
+    body: bytes | None = pickled
+    if len(pickled) + len(buffers) * SPAN_BYTES > INLINE_BYTES:
+        buffers.insert(0, memoryview(pickled))
+        body = None
     if not buffers:
         return pickle.dumps((seq, BATCH, body, (), 0), 5), None
     placed, fd, made_bytes = _place(buffers, arena)
-    message = pickle.dumps((seq, BATCH, body, placed, made_bytes), 5)
-    if len(message) <= MAX_MESSAGE_BYTES:
-        return message, fd
-    raise ValueError(f"a batch of {len(buffers)} large arrays is more than a message can describe")
+    return pickle.dumps((seq, BATCH, body, placed, made_bytes), 5), fd
 
 
 def encode_error(seq: int, packed: bytes) -> bytes:
@@ -129,11 +129,11 @@ def encode_cancelled(seq: int) -> bytes:
 
 
 def _pickled(batch: Any, buffers: list[memoryview]) -> bytes:
-    """Pickle ``batch``, its large buffers left out; with cloudpickle where pickle cannot."""
+    """Pickle ``batch``, its large buffers left out, with cloudpickle where pickle cannot."""
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < SMALL_BYTES:
+        if raw.nbytes < SMALL_BYTES or len(buffers) == MAX_BUFFERS:
             return True
         buffers.append(raw)
         return False
