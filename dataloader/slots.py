@@ -24,7 +24,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from supervisor.linux import own
+from supervisor.linux import keep
 
 SMALLEST_BYTES = 1 << 16
 GROWTH = 1.25
@@ -67,7 +67,7 @@ class Slot:
         is_retired: it is never lent again.
     """
 
-    __slots__ = ("_owner", "_view", "fd", "holder", "id", "is_retired", "memory", "size_bytes")
+    __slots__ = ("_owners", "_view", "fd", "holder", "id", "is_retired", "memory", "size_bytes")
 
     def __init__(self, number: int, fd: int, size_bytes: int) -> None:
         self.id = number
@@ -76,13 +76,12 @@ class Slot:
         self.holder: object = None
         self.is_retired = False
         self.memory = map_shared(fd, size_bytes)
-        self._owner: select.epoll | None = None
+        self._owners: list[select.epoll] = []
         self._view: weakref.ref[Any] | None = None
 
     def keep_descriptor(self) -> None:
         """Take the descriptor over: it is closed with the slot."""
-        if self._owner is None:
-            self._owner = own(self.fd)
+        keep(self.fd, self._owners)
 
     @property
     def has_view(self) -> bool:

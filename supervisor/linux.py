@@ -49,7 +49,8 @@ def own(fd: int) -> select.epoll:
     """Return an object that closes ``fd`` when it is dropped.
 
     It is an epoll object only because that is one whose deallocation closes a descriptor in C, without a
-    warning and without a moment at which a signal handler could run.
+    warning and without a moment at which a signal handler could run. Where such a handler may strike between
+    this call and the storing of its result, use ``keep``.
 
     >>> owner = own(create_memory_file("example")); fd = owner.fileno()
     >>> del owner
@@ -58,6 +59,12 @@ def own(fd: int) -> select.epoll:
     OSError: [Errno 9] Bad file descriptor
     """
     return select.epoll.fromfd(fd)
+
+
+def keep(fd: int, owners: list[select.epoll]) -> None:
+    """Put an owner of ``fd`` into ``owners``, unless there is one. Made and stored within one C call."""
+    if not owners:
+        owners.extend(map(select.epoll.fromfd, (fd,)))
 
 
 def _memfd_create(name: str) -> int:

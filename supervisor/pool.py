@@ -305,18 +305,23 @@ class WorkerPool:
                 self._stopped = True
 
     def _add_worker(self, started: Started, descriptors: list[int]) -> None:
-        if started.pid in self._by_pid:
-            return
-        pipe_fd, *pidfd = descriptors
-        if pipe_fd not in self._sockets:
-            self._sockets.update(zip((pipe_fd,), map(adopt_socket, (pipe_fd,)), strict=False))
-        pipe = Channel(self._sockets[pipe_fd])
-        page = self._pages.page(started.worker)
-        worker = PoolWorker(started, pipe, pidfd[0] if pidfd else None, page)
-        self.workers[started.worker] = self._by_pid[started.pid] = worker
+        pipe_fd, *pidfds = descriptors
+        worker = self._by_pid.get(started.pid)
+        if worker is None:
+            pipe = Channel(self._adopt_pipe(pipe_fd))
+            worker = PoolWorker(started, pipe, self._pages.page(started.worker))
+            self.workers[started.worker] = self._by_pid[started.pid] = worker
+        for fd in pidfds:
+            worker.keep_pidfd(fd)
         self._poller = None
         if self._stopping:
             self._close_pipes()  # it was started before the supervisor heard of the stop
+
+    def _adopt_pipe(self, fd: int) -> QuietSocket:
+        """Return the socket of ``fd``, made and stored within one C call."""
+        if fd not in self._sockets:
+            self._sockets.update(zip((fd,), map(adopt_socket, (fd,)), strict=False))
+        return self._sockets[fd]
 
     def _bury(self, report: ExitReport, exception: bytes | None) -> None:
         worker = self._by_pid.get(report.pid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 
 from supervisor.channel import Channel
-from supervisor.linux import own
+from supervisor.linux import keep
 from supervisor.messages import Started
 from supervisor.page import Page
 
@@ -22,25 +22,28 @@ class PoolWorker:
         ready: its start-up is over.
     """
 
-    def __init__(self, started: Started, pipe: Channel, pidfd: int | None, page: Page) -> None:
+    def __init__(self, started: Started, pipe: Channel, page: Page) -> None:
         self.worker = started.worker
         self.pid = started.pid
         self.restarts = started.restarts
         self.pipe = pipe
         self.page = page
         self.ready = False
-        self._pidfd = None if pidfd is None else own(pidfd)
+        self._pidfds: list[select.epoll] = []  # one, or none where there are none
+
+    def keep_pidfd(self, fd: int) -> None:
+        """Take over a descriptor of the process. Again is the same as once."""
+        keep(fd, self._pidfds)
 
     def is_surely_dead(self) -> bool:
         """Whether the kernel says that the process has ended; False where there are no pidfds."""
-        if self._pidfd is None:
-            return False
         poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
+        for pidfd in self._pidfds:
+            poller.register(pidfd, select.POLLIN)
         return bool(poller.poll(0))
 
     def close(self) -> None:
         """Close our ends; a worker then ends by itself."""
         self.pipe.close()
-        if self._pidfd is not None:
-            self._pidfd.close()
+        for pidfd in self._pidfds:
+            pidfd.close()
