@@ -25,15 +25,6 @@ class _Instruction(ctypes.Structure):
 
 
 class _Program(ctypes.Structure):
-    _fields_ = (
-        ("code", ctypes.c_ushort),
-        ("yes", ctypes.c_ubyte),
-        ("no", ctypes.c_ubyte),
-        ("k", ctypes.c_uint),
-    )
-
-
-class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.POINTER(_Instruction)))
 
 
