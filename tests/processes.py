@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,15 @@ def wait_until(condition: Callable[[], object], timeout_s: float) -> bool:
             return False
         time.sleep(0.002)
     return True
+
+
+def kill_and_await_death(pid: int) -> None:
+    """Kill a process and wait until its parent could reap it, not only until its first thread has ended."""
+    pidfd = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    died, _, _ = select.select([pidfd], [], [], 5.0)
+    os.close(pidfd)
+    assert died, f"process {pid} does not die"
 
 
 def is_gone(pid: int) -> bool:

@@ -23,7 +23,7 @@ from supervisor.payload import PayloadError
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
 from supervisor.report import ExitReason, WorkerDiedError
-from tests.processes import is_gone, living_descendants, open_descriptors, wait_until
+from tests.processes import is_gone, kill_and_await_death, living_descendants, open_descriptors, wait_until
 
 START_METHODS = ["fork", "forkserver", "spawn"]
 EAGER = RestartPolicy(max_restarts=1000, backoff=0.0)
@@ -214,8 +214,7 @@ def test_what_cannot_be_pickled_is_an_error_before_anything_starts() -> None:
 
 def test_a_worker_that_died_unseen_is_replaced_by_check(pool: WorkerPool) -> None:
     pid = pool.workers[0].pid
-    os.kill(pid, signal.SIGKILL)
-    assert wait_until(lambda: is_gone(pid), timeout_s=1.0)
+    kill_and_await_death(pid)
     pool.check()
     assert pool.workers[0].pid != pid
 
