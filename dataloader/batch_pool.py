@@ -27,6 +27,7 @@ from supervisor.report import ExitReport
 
 KIND = "DataLoader worker"
 MAX_LOSSES = 3
+RESULTS_PER_TRIM = 32  # batches that became smaller bring no new slots
 
 
 class BatchPool(WorkerPool):
@@ -122,7 +123,9 @@ class BatchPool(WorkerPool):
             lease.sent = True
             if slot is not None:
                 link.mapped.add(slot.id)
-            link.forget.clear()
+            if link.forget:
+                link.mapped -= link.forget
+                link.forget.clear()
         return sent
 
     # ---- back ------------------------------------------------------------------------------------
@@ -162,7 +165,7 @@ class BatchPool(WorkerPool):
         self._end_lease(link, lease, None if result.kind == WAS_CANCELLED else result, slot)
         if result.spans:
             self._slots.note_use(result.used_bytes)
-        if descriptors:
+        if descriptors or result.seq % RESULTS_PER_TRIM == 0:
             self._trim()
 
     def _end_lease(self, link: Link, lease: Lease, result: Any, slot: Any) -> None:
