@@ -1,0 +1,194 @@
+"""A BatchPool whose workers live in this process: they answer while the pool waits, and die when told to.
+
+Nothing in it takes time or happens by chance, so a test can strike at each instruction in turn.
+"""
+
+from __future__ import annotations
+
+import dis
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+from dataloader import batch_pool, iterators, ledger, slots, wire
+from dataloader.arena import Arena, use
+from dataloader.batch_pool import BatchPool
+from dataloader.recipe import Recipe
+from dataloader.worker import MappedSlots
+from supervisor.channel import Channel, close_all, opened
+from supervisor.messages import Started
+from supervisor.page import CANCELLED, RECORD_BYTES, Page
+from supervisor.policy import RestartPolicy
+from supervisor.pool_worker import PoolWorker
+from supervisor.report import ExitReason, ExitReport
+
+
+class Toy:
+    """A worker that answers one task at a time, when asked to."""
+
+    def __init__(self, worker: int, pid: int, recipe: Recipe) -> None:
+        ours, self.pipe = Channel.pair()
+        self.page = Page(memoryview(bytearray(RECORD_BYTES)))
+        self.page.reset()
+        self.worker = PoolWorker(Started(worker, pid, restarts=0), ours, self.page)
+        self.recipe = recipe
+        self.slots = MappedSlots()
+        self.last_seq = -1
+        self.made: list[int] = []  # numbers of the batches that it made
+
+    def answer(self) -> bool:
+        """Answer the oldest task; say whether there was one."""
+        self.pipe.drain()
+        while self.pipe.inbox:
+            task, descriptors = wire.decode_task(opened(self.pipe.inbox.popleft()))
+            if task.seq <= self.last_seq:
+                close_all(descriptors)
+                continue
+            self.last_seq = task.seq
+            memory = self.slots.memory_for(task, descriptors)
+            if task.seq <= self.page.words[CANCELLED]:
+                self.pipe.send(wire.encode_cancelled(task.seq))
+                return True
+            self.made.append(task.order.batch)
+            with use(Arena(memory)) as mine:
+                data, fd = wire.encode_batch(task.seq, self.recipe.make(task.order, self.page), mine)
+            self.pipe.send(data, () if fd is None else (fd,))
+            close_all(() if fd is None else (fd,))
+            return True
+        return False
+
+
+class ToyPool(BatchPool):
+    """A pool of toys.
+
+    Parameters:
+        deaths: which wait a worker dies in, and which worker.
+    """
+
+    def __init__(
+        self, recipe: Recipe, num_workers: int, prefetch: int, deaths: dict[int, int] | None = None
+    ) -> None:
+        super().__init__(num_workers, "fork", RestartPolicy(), prefetch)
+        self.recipe = recipe
+        self.deaths = dict(deaths or {})
+        self.waits = 0
+        self.hired: list[Toy] = []
+        self.toys: dict[int, Toy] = {}
+        self.interrupter: Interrupter | None = None
+        for worker in range(num_workers):
+            self.hire(worker)
+
+    def hire(self, worker: int) -> None:
+        toy = Toy(worker, len(self.hired), self.recipe)
+        self.hired.append(toy)
+        self.toys[worker] = toy
+        self.workers[worker] = toy.worker
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Let each worker answer a task, the last first, and take in what they sent."""
+        with pausing(self.interrupter):
+            answered = [toy.answer() for toy in reversed(self.toys.values())]
+            assert any(answered) or self.deaths or any(w.pipe.inbox for w in self.workers.values()), (
+                "nobody has anything to do: this wait would last for ever"
+            )
+            self.waits += 1
+        for worker in self.workers.values():
+            worker.pipe.drain()
+        if self.waits in self.deaths:
+            self.bury(self.deaths[self.waits])
+
+    def bury(self, number: int) -> None:
+        """Do what a pool does when it is told of a death. An interrupted burial happens again."""
+        worker = self.workers[number]
+        report = ExitReport(number, worker.pid, ExitReason.KILLED, task=worker.page.task)
+        self.describe(worker, report)
+        self.on_death(worker, report)
+        self.reports.append(report)
+        del self.deaths[self.waits]
+        self.hire(number)
+
+    def poll_for_room(self, worker: PoolWorker, wanted: bool) -> None:
+        """Nobody polls here."""
+
+
+# ---- interrupts ----------------------------------------------------------------------------------
+
+
+class Interrupt(Exception):
+    """Raised by a signal handler. An Exception, for a KeyboardInterrupt is told from an error by its type."""
+
+
+def interrupt(number: int, frame: object) -> None:
+    raise Interrupt
+
+
+TRACED = {module.__file__ for module in (batch_pool, iterators, ledger, slots, wire)}
+BEFORE_HANDLERS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")  # with whatever follows in the name
+
+
+class Interrupter:
+    """Raises out of a signal handler, once, at the n-th place where the interpreter could have run one.
+
+    That is where a function begins, after each call, and where a loop begins anew; never between, say, a
+    store and the return that follows it.
+    """
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+        self.count = 0
+        self.is_paused = False
+        self.place = ""
+        self._before: dict[FrameType, str] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        previous = sys.gettrace()
+        sys.settrace(self._on_call)
+        try:
+            yield
+        finally:
+            sys.settrace(previous)
+            self._before.clear()
+
+    def _on_call(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        if self.is_paused or frame.f_code.co_filename not in TRACED:
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        self._strike(frame)
+        return self._on_opcode
+
+    def _on_opcode(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        if event == "opcode":
+            name = operations(frame.f_code)[frame.f_lasti]
+            if self._before.get(frame, "").startswith(BEFORE_HANDLERS):
+                self._strike(frame)
+            self._before[frame] = name
+        return self._on_opcode
+
+    def _strike(self, frame: FrameType) -> None:
+        self.count += 1
+        if self.count == self.at:
+            self.place = f"{frame.f_code.co_name}, line {frame.f_lineno}"
+            interrupt(signal.SIGUSR1, frame)
+
+
+@cache
+def operations(code: CodeType) -> dict[int, str]:
+    return {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
+
+
+@contextmanager
+def pausing(interrupter: Interrupter | None) -> Iterator[None]:
+    """Strike nobody meanwhile: what happens here happens in another process."""
+    if interrupter is None:
+        yield
+        return
+    interrupter.is_paused = True
+    try:
+        yield
+    finally:
+        interrupter.is_paused = False
