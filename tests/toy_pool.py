@@ -92,24 +92,26 @@ class ToyPool(BatchPool):
         """Let each worker answer a task, the last first, and take in what they sent."""
         with pausing(self.interrupter):
             answered = [toy.answer() for toy in reversed(self.toys.values())]
-            assert any(answered) or self.deaths or any(w.pipe.inbox for w in self.workers.values()), (
-                "nobody has anything to do: this wait would last for ever"
-            )
             self.waits += 1
         for worker in self.workers.values():
             worker.pipe.drain()
-        if self.waits in self.deaths:
-            self.bury(self.deaths[self.waits])
+        due = [wait for wait in self.deaths if wait <= self.waits]
+        for wait in due:
+            self.bury(wait)
+        assert any(answered) or due or any(worker.pipe.inbox for worker in self.workers.values()), (
+            "nobody has anything to do: this wait would last for ever"
+        )
 
-    def bury(self, number: int) -> None:
+    def bury(self, wait: int) -> None:
         """Do what a pool does when it is told of a death. An interrupted burial happens again."""
+        number = self.deaths[wait]
         worker = self.workers[number]
         report = ExitReport(number, worker.pid, ExitReason.KILLED, task=worker.page.task)
         self.describe(worker, report)
         self.on_death(worker, report)
         self.reports.append(report)
-        del self.deaths[self.waits]
         self.hire(number)
+        del self.deaths[wait]
 
     def poll_for_room(self, worker: PoolWorker, wanted: bool) -> None:
         """Nobody polls here."""
