@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-import threading
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from dataloader import DataLoader
 from tests.chaos.storm import POLICY, Killer
-from tests.processes import open_descriptors, shared_mappings
+from tests.processes import belongings
 
 SAMPLES = 6000
 INLINE, IN_SLOTS = 4, 3000  # numbers in a sample; batches of four
@@ -87,20 +86,20 @@ class Interrupter:
 @pytest.mark.parametrize("size", [INLINE, IN_SLOTS], ids=["inline", "in slots"])
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_a_thousand_interrupts_lose_nothing(start_method: str, size: int, error: type[BaseException]) -> None:
-    before = _belongings()
+    before = belongings()
     interrupter = Interrupter(error)
     with _loader(start_method, size) as loader:
         assert _indices(_interrupted_epochs(loader, interrupter, interrupts=1000)) == _expected(loader)
     assert interrupter.landed >= 1000
-    assert _belongings() == before
+    assert belongings() == before
 
 
 def test_interrupts_and_kills_together_lose_nothing() -> None:
-    before = _belongings()
+    before = belongings()
     interrupter = Interrupter(Interrupt)
     with _loader("fork", IN_SLOTS) as loader, Killer(loader, per_s=50.0, limit=100, seed=4):
         assert _indices(_interrupted_epochs(loader, interrupter, interrupts=300)) == _expected(loader)
-    assert _belongings() == before
+    assert belongings() == before
 
 
 def _loader(start_method: str, size: int) -> DataLoader:
@@ -150,7 +149,3 @@ def _indices(samples: list[float]) -> list[int]:
 
 def _expected(loader: DataLoader) -> list[int]:
     return list(range(SAMPLES)) * EPOCHS[id(loader)]
-
-
-def _belongings() -> tuple[int, int, int]:
-    return len(open_descriptors()), shared_mappings(), threading.active_count()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-
 import pytest
 
 from tests.chaos import storm
-from tests.processes import living_descendants, open_descriptors, shared_mappings, wait_until
+from tests.processes import belongings, living_descendants, wait_until
 
 
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "anew"])
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_a_storm_changes_no_byte_and_leaves_nothing(start_method: str, persistent: bool) -> None:
-    before = _belongings()
+    before = belongings()
     calm = storm.run(start_method, batches=300, epochs=2, persistent=persistent)
     rough = storm.run(
         start_method, batches=300, epochs=2, kills=60, within_s=calm.duration_s, persistent=persistent
@@ -22,8 +19,7 @@ def test_a_storm_changes_no_byte_and_leaves_nothing(start_method: str, persisten
     assert rough.kills >= 30, "a storm that hardly killed shows nothing"
     assert rough.digest == calm.digest
     assert wait_until(lambda: not living_descendants(), timeout_s=2.0)
-    gc.collect()
-    assert _belongings() == before
+    assert belongings() == before
 
 
 @pytest.mark.slow
@@ -37,7 +33,3 @@ def test_the_full_storm(start_method: str) -> None:
     # that nothing waited for a time out or a back-off.
     assert rough.duration_s < 10 * calm.duration_s
     assert len(rough.replaced_s) >= 100
-
-
-def _belongings() -> tuple[int, int, int]:
-    return len(open_descriptors()), shared_mappings(), threading.active_count()
