@@ -52,12 +52,12 @@ _current: Arena | None = None
 
 
 @contextmanager
-def use(arena: Arena) -> Iterator[Arena]:
-    """Let ``empty`` give out ``arena``."""
+def use(arena: Arena | None) -> Iterator[None]:
+    """Let ``empty`` give out ``arena``, if there is one."""
     global _current
     _current = arena
     try:
-        yield arena
+        yield
     finally:
         _current = None
 

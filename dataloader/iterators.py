@@ -49,6 +49,8 @@ class InProcessIterator:
         except Exception as error:
             if not is_interrupt(error):
                 self._source.taken = number
+            if isinstance(error, StopIteration):
+                raise RuntimeError(f"StopIteration in batch {number}: {error}") from error
             raise
         self._source.taken = number
         return batch

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dataloader.arena import Arena, use
 from dataloader.pieces import layout, piece_seeds, set_random_state
 from supervisor.page import ITEM, Page, State
 
@@ -35,8 +36,11 @@ class Recipe:
     dataset: Any
     collate: Collate
 
-    def make(self, order: Order, page: Page) -> Any:
-        """Make the batch, saying on ``page`` where it is."""
+    def make(self, order: Order, page: Page, arena: Arena | None = None) -> Any:
+        """Make the batch, saying on ``page`` where it is.
+
+        Only what is made in ``collate`` may lie in ``arena``: a sample may be kept by its dataset.
+        """
         samples: list[Any] = []
         page.enter(State.SAMPLE)
         for piece, (start, stop) in enumerate(layout(len(order.indices))):
@@ -44,7 +48,8 @@ class Recipe:
             set_random_state(piece_seeds(order.seed, order.epoch, order.batch, piece, indices))
             self._load(samples, indices, start, page)
         page.enter(State.COLLATE)
-        return self.collate(samples)
+        with use(arena):
+            return self.collate(samples)
 
     def _load(self, samples: list[Any], indices: Sequence[Any], start: int, page: Page) -> None:
         words, dataset = page.words, self.dataset

@@ -12,7 +12,7 @@ import mmap
 import os
 from collections.abc import Iterable
 
-from dataloader import arena, wire
+from dataloader import wire
 from dataloader.arena import Arena
 from dataloader.recipe import Recipe, where
 from dataloader.slots import map_shared
@@ -64,9 +64,9 @@ class Server:
 
     def _result(self, task: Task, memory: memoryview, context: WorkerContext) -> tuple[bytes, int | None]:
         try:
-            with arena.use(Arena(memory)) as mine:
-                batch = self.recipe.make(task.order, context.page)
-            return wire.encode_batch(task.seq, batch, mine)
+            arena = Arena(memory)
+            batch = self.recipe.make(task.order, context.page, arena)
+            return wire.encode_batch(task.seq, batch, arena)
         except BaseException as error:
             return wire.encode_error(task.seq, exceptions.pack(error, self._where(task, context))), None
 

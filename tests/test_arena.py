@@ -81,7 +81,8 @@ def test_without_an_arena_an_array_is_an_ordinary_one() -> None:
 )
 def test_a_large_array_lies_in_the_arena(memory: memoryview, shape: Any, dtype: Any) -> None:
     expected = np.empty(shape, dtype)
-    with arena.use(Arena(memory)) as mine:
+    mine = Arena(memory)
+    with arena.use(mine):
         array = empty(shape, dtype)
     assert (array.shape, array.dtype) == (expected.shape, expected.dtype)
     assert array.flags.writeable
@@ -103,7 +104,8 @@ def test_a_large_array_lies_in_the_arena(memory: memoryview, shape: Any, dtype: 
 )
 def test_another_array_is_an_ordinary_one(memory: memoryview, shape: Any, dtype: Any) -> None:
     expected = np.empty(shape, dtype)
-    with arena.use(Arena(memory)) as mine:
+    mine = Arena(memory)
+    with arena.use(mine):
         array = empty(shape, dtype)
     assert (array.shape, array.dtype, array.base) == (expected.shape, expected.dtype, None)
     assert mine.used_bytes == 0

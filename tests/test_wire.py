@@ -228,7 +228,8 @@ def test_large_arrays_are_aligned(room: str, copy: bool) -> None:
 
 def test_what_was_collated_in_the_slot_is_not_copied_again() -> None:
     slot = make_slot()
-    with arena.use(Arena(memoryview(slot.memory))) as mine:
+    mine = Arena(memoryview(slot.memory))
+    with arena.use(mine):
         batch = arena.empty(LARGE, np.uint8)
         batch[:] = 9
         data, fd = wire.encode_batch(1, {"whole": batch, "part": batch[-SMALL_BYTES:]}, mine)
@@ -243,7 +244,8 @@ def test_what_was_collated_in_the_slot_is_not_copied_again() -> None:
 
 def test_what_was_collated_in_a_slot_that_is_too_small_moves_whole() -> None:
     slot = make_slot(size_class(LARGE))
-    with arena.use(Arena(memoryview(slot.memory))) as mine:
+    mine = Arena(memoryview(slot.memory))
+    with arena.use(mine):
         inside, outside = arena.empty(LARGE, np.uint8), arena.empty(LARGE, np.uint8)
         inside[:], outside[:] = 1, 2
         message = sent(*wire.encode_batch(1, [inside, outside], mine))
@@ -268,7 +270,8 @@ def test_a_pickle_of_any_size_travels(length: int, room: str, copy: bool) -> Non
 def test_many_large_arrays_travel(count: int) -> None:
     """As many as ``collate_fn=list`` makes of a large batch: more than a message can list."""
     slot = make_slot()
-    with arena.use(Arena(memoryview(slot.memory))) as mine:
+    mine = Arena(memoryview(slot.memory))
+    with arena.use(mine):
         whole = arena.empty(LARGE + count, np.uint8)
         whole[:] = np.arange(LARGE + count) % 251
         batch = [whole[i : i + SMALL_BYTES] for i in range(count)]

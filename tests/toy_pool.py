@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from dataloader import batch_pool, iterators, ledger, slots, wire
-from dataloader.arena import Arena, use
+from dataloader.arena import Arena
 from dataloader.batch_pool import BatchPool
 from dataloader.recipe import Recipe
 from dataloader.worker import MappedSlots
@@ -54,8 +54,9 @@ class Toy:
                 self.pipe.send(wire.encode_cancelled(task.seq))
                 return True
             self.made.append(task.order.batch)
-            with use(Arena(memory)) as mine:
-                data, fd = wire.encode_batch(task.seq, self.recipe.make(task.order, self.page), mine)
+            arena = Arena(memory)
+            batch = self.recipe.make(task.order, self.page, arena)
+            data, fd = wire.encode_batch(task.seq, batch, arena)
             self.pipe.send(data, () if fd is None else (fd,))
             close_all(() if fd is None else (fd,))
             return True
