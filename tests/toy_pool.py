@@ -19,6 +19,7 @@ from dataloader.arena import Arena
 from dataloader.batch_pool import BatchPool
 from dataloader.recipe import Recipe
 from dataloader.worker import MappedSlots
+from supervisor import exceptions
 from supervisor.channel import Channel, close_all, opened
 from supervisor.messages import Started
 from supervisor.page import CANCELLED, RECORD_BYTES, Page
@@ -54,13 +55,17 @@ class Toy:
                 self.pipe.send(wire.encode_cancelled(task.seq))
                 return True
             self.made.append(task.order.batch)
-            arena = Arena(memory)
-            batch = self.recipe.make(task.order, self.page, arena)
-            data, fd = wire.encode_batch(task.seq, batch, arena)
+            data, fd = self._result(task, Arena(memory))
             self.pipe.send(data, () if fd is None else (fd,))
             close_all(() if fd is None else (fd,))
             return True
         return False
+
+    def _result(self, task: wire.Task, arena: Arena) -> tuple[bytes, int | None]:
+        try:
+            return wire.encode_batch(task.seq, self.recipe.make(task.order, self.page, arena), arena)
+        except Exception as error:
+            return wire.encode_error(task.seq, exceptions.pack(error)), None
 
 
 class ToyPool(BatchPool):
