@@ -9,12 +9,14 @@ or a program at the other end.
 from __future__ import annotations
 
 import pickle
+import re
 import traceback
 from typing import Any
 
 import cloudpickle
 
-MAX_TEXT_CHARACTERS = 16_000
+# Text and pickle, or text and the message of a stand-in, fit into one message of a pipe.
+MAX_TEXT_BYTES = 16_000
 MAX_PICKLE_BYTES = 24_000
 _CONTROL_FLOW = (StopIteration, StopAsyncIteration, SystemExit, KeyboardInterrupt, GeneratorExit)
 
@@ -61,10 +63,17 @@ def traceback_text(error: BaseException) -> str:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     except Exception as failure:
         text = f"{type(error).__name__} (its traceback could not be formatted: {failure!r})"
-    if len(text) <= MAX_TEXT_CHARACTERS:
+    return _shortened(text)
+
+
+def _shortened(text: str) -> str:
+    """Return ``text`` without its middle where it is very long."""
+    data = text.encode(errors="surrogatepass")
+    if len(data) <= MAX_TEXT_BYTES:
         return text
-    half = MAX_TEXT_CHARACTERS // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+    half = MAX_TEXT_BYTES // 2
+    start, end = data[:half].decode(errors="ignore"), data[-half:].decode(errors="ignore")
+    return f"{start}\n... {len(data) - 2 * half} bytes left out ...\n{end}"
 
 
 def _portable(error: BaseException) -> bytes | str:
@@ -83,10 +92,15 @@ def _dump_faithfully(error: BaseException, dumps: Any) -> bytes | None:
     try:
         data: bytes = dumps(error)
         copy = pickle.loads(data)
-        same = type(copy) is type(error) and repr(copy.args) == repr(error.args)
+        same = type(copy) is type(error) and _arguments(copy) == _arguments(error)
     except Exception:
         return None
     return data if same and len(data) <= MAX_PICKLE_BYTES else None
+
+
+def _arguments(error: BaseException) -> str:
+    """Return the arguments as text, without the addresses that many an object's repr has."""
+    return re.sub("0x[0-9a-f]+", "0x", repr(error.args))
 
 
 def _stand_in_message(error: BaseException) -> str:
@@ -94,4 +108,4 @@ def _stand_in_message(error: BaseException) -> str:
         message = str(error)
     except Exception as failure:
         message = f"(its message could not be read: {failure!r})"
-    return f"{type(error).__qualname__} in a worker: {message[:MAX_TEXT_CHARACTERS]}"
+    return f"{type(error).__qualname__} in a worker: {_shortened(message)}"
