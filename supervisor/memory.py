@@ -25,9 +25,11 @@ class MemoryLog:
         """Take a reading at ``now`` (seconds), unless the process has gone."""
         try:
             self._process = self._process or psutil.Process(self._pid)
-            self._readings.append((now, self._process.memory_info().rss))
+            resident_bytes = self._process.memory_info().rss
         except psutil.Error:
             return
+        if resident_bytes:  # a process that has ended and is not reaped yet has none
+            self._readings.append((now, resident_bytes))
 
     def before(self, end_s: float) -> list[tuple[float, int]]:
         """Return (seconds before ``end_s``, RSS in bytes) of each reading kept."""
