@@ -69,6 +69,9 @@ class Worker:
         """Signal the worker and what it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+        if number == signal.SIGKILL:  # user code may have moved it to another group
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, number)
 
     def end(self, reason: ExitReason, because: str) -> None:
         """Kill it, remembering why."""
