@@ -23,6 +23,10 @@ from dataloader._photos import PhotoDataset
 PHOTOS = 40
 ENDS_WITHIN_S = 2
 
+each_start_method = pytest.mark.parametrize(
+    "method", ["forkserver", *(pytest.param(method, marks=pytest.mark.slow) for method in ("fork", "spawn"))]
+)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -40,7 +44,7 @@ def digests(output: str) -> list[str]:
     return re.findall(r"[0-9a-f]{32}", output)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
+@each_start_method
 def test_three_workers_die_and_no_byte_changes(folder: Path, method: str) -> None:
     outcome = run_demo(folder, "--batch-size", 2, "--start-method", method)
     assert outcome.exit_code == 0, outcome.output
@@ -53,6 +57,7 @@ def test_three_workers_die_and_no_byte_changes(folder: Path, method: str) -> Non
     assert deaths == victims
 
 
+@pytest.mark.slow
 def test_the_digest_does_not_depend_on_workers(folder: Path) -> None:
     def digest(*arguments: object) -> str:
         return digests(run_demo(folder, "--batch-size", 8, "--no-kill", *arguments).output)[0]
@@ -82,6 +87,7 @@ def test_a_differing_batch_is_a_failure(folder: Path, monkeypatch: pytest.Monkey
     assert outcome.output.endswith("Error: the batches differ from those of the undisturbed run.\n")
 
 
+@pytest.mark.slow
 def test_the_digest_sees_every_epoch_and_every_photo(folder: Path, tmp_path: Path) -> None:
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -177,7 +183,7 @@ def many_photos(folder: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
+@each_start_method
 def test_ctrl_c_amid_deaths(many_photos: Path, method: str) -> None:
     started = StartedDemo(many_photos, "--start-method", method, "--batch-size", 8)
     started.await_line("SIGKILL to worker")
