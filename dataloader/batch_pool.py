@@ -46,6 +46,7 @@ class BatchPool(WorkerPool):
         self._links: dict[int, Link] = {}  # by pid
         self._seqs = itertools.count()
         self._epoch = Epoch(0, 0)
+        self.has_raised = False  # what broke it
 
     def begin(self, epoch: Epoch) -> None:
         """Work for ``epoch`` from now on; workers skip what they still have of another."""
@@ -203,6 +204,14 @@ class BatchPool(WorkerPool):
         return wire.open_batch(job.result, job.slot, copy=copy)
 
     # ---- deaths ----------------------------------------------------------------------------------
+
+    def raise_if_broken(self) -> None:
+        self.has_raised = self.is_broken
+        super().raise_if_broken()
+
+    def require_ours(self) -> None:
+        """Raise RuntimeError in a process that was forked from the consumer."""
+        self._require_ours()
 
     def describe(self, worker: PoolWorker, report: ExitReport) -> None:
         """Say which batch and sample it was: the supervisor knows of neither."""

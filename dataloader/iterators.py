@@ -22,6 +22,7 @@ from dataloader.wire import ERROR
 from supervisor import exceptions
 from supervisor.page import RECORD_BYTES, Page
 
+CLOSED = "the DataLoader was closed in the middle of this epoch: iterate over it anew"
 AHEAD_WHILE_WAITING = 2  # batches per worker: one in hand, one to go on with
 
 
@@ -110,6 +111,7 @@ class WorkerIterator:
         # Without a word from us, for a dropped iterator can say none, the supervisor stops the workers.
         self._lifeline = None if keep_workers else pool.lifeline
         self._interrupted = False
+        self._was_closed = False
         if not keep_workers:
             pool.lifeline = None
         pool.begin(self._epoch)
@@ -122,7 +124,8 @@ class WorkerIterator:
     def __next__(self) -> Any:
         pool = self._pool
         if pool is None:
-            raise StopIteration
+            raise RuntimeError(CLOSED) if self._was_closed else StopIteration
+        pool.require_ours()
         if self._interrupted:
             pool.settle()
         self._interrupted = True
@@ -185,7 +188,8 @@ class WorkerIterator:
         return self._pool is None
 
     def close(self) -> None:
-        """Deliver nothing more."""
+        """Deliver nothing more: ``next()`` raises, unless all had been delivered."""
+        self._was_closed = self._was_closed or self._pool is not None
         self._pool = None
 
     def _end(self, pool: BatchPool) -> None:

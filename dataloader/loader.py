@@ -125,6 +125,7 @@ class DataLoader:
 
         Raises:
             WorkerDiedError: a worker is dead and is not replaced.
+            RuntimeError: the loader's workers belong to the process that this one was forked from.
             Exception: what a worker raised in its start-up, such as unpickling the dataset.
         """
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
@@ -138,6 +139,8 @@ class DataLoader:
     # ---- workers ---------------------------------------------------------------------------------
 
     def _iterate_with_workers(self, recipe: Recipe, epoch: int) -> WorkerIterator:
+        for pool, _ in self._pools:
+            pool.require_ours()
         pool = self._idle_pool() or self._new_pool()
         try:
             self._make_ready(pool, recipe)
@@ -160,6 +163,8 @@ class DataLoader:
         if self.persistent_workers and pool.workers and not pool.is_broken:
             pool.check()
             return
+        if self.persistent_workers and not pool.has_raised:
+            pool.raise_if_broken()  # by a death after which the epoch could still be completed
         pool.stop()
         server = Server(recipe)
         pool.start(server.serve)

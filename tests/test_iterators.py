@@ -171,8 +171,17 @@ def test_a_closed_iterator_delivers_nothing_more() -> None:
     iterator = with_toys(range(10))
     next(iterator)
     assert not iterator.is_over
+    for _ in range(2):
+        iterator.close()
+        assert iterator.is_over
+        with pytest.raises(RuntimeError, match="closed in the middle of this epoch"):
+            next(iterator)
+
+
+def test_an_iterator_that_is_closed_after_its_end_is_just_over() -> None:
+    iterator = with_toys(range(10))
+    assert list(iterator) == BATCHES
     iterator.close()
-    assert iterator.is_over
     assert list(iterator) == []
 
 
