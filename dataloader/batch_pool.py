@@ -53,10 +53,22 @@ class BatchPool(WorkerPool):
         newest = next(self._seqs)
         for worker in self.workers.values():
             worker.page.words[CANCELLED] = newest
+        self._let_go()
         self._epoch = epoch
         living = {worker.pid for worker in self.workers.values()}
         self._links = {pid: link for pid, link in self._links.items() if pid in living}
         self.settle()
+
+    def close(self) -> None:
+        super().close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Part jobs, leases and slots, lest slots wait for the garbage collector."""
+        for job in self._epoch.jobs.values():
+            job.lease = None
+        for slot in self._slots:
+            slot.holder = None
 
     def settle(self) -> None:
         """Put everything right after an interrupt, and take in what had arrived before it."""

@@ -195,4 +195,5 @@ class WorkerIterator:
     def _end(self, pool: BatchPool) -> None:
         if not self._keep_workers:
             pool.stop()
+        self._lifeline = None
         self._pool = None

@@ -151,23 +151,20 @@ class SlotPool:
         return sum(slot.has_view for slot in self._slots.values()) >= self.max_views
 
     def trim(self) -> list[int]:
-        """Let go of free slots that are far too large, or one too many; return their ids."""
-        if len(self._slots) <= self.max_slots and not self._any_too_large():
+        """Let go of unused slots that are retired, far too large or one too many; return their ids."""
+        if len(self._slots) <= self.max_slots and not any(map(self._is_useless, self._slots.values())):
             return []
         unused = [slot for slot in self._slots.values() if slot.is_unused]
-        doomed = [slot for slot in unused if slot.is_retired or self._is_too_large(slot)]
+        doomed = [slot for slot in unused if self._is_useless(slot)]
         excess = len(self._slots) - self.max_slots - len(doomed)
         doomed += sorted((slot for slot in unused if slot not in doomed), key=_size)[: max(0, excess)]
         for slot in doomed:
             del self._slots[slot.fd]
         return [slot.id for slot in doomed]
 
-    def _any_too_large(self) -> bool:
-        return any(self._is_too_large(slot) for slot in self._slots.values())
-
-    def _is_too_large(self, slot: Slot) -> bool:
+    def _is_useless(self, slot: Slot) -> bool:
         recent = max(self._recent_bytes, default=0)
-        return slot.size_bytes > size_class(recent) * TRIM_FACTOR
+        return slot.is_retired or slot.size_bytes > size_class(recent) * TRIM_FACTOR
 
     def retire_viewed(self) -> None:
         """Never lend again what the user sees now: a forked child sees it too."""

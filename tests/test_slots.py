@@ -280,13 +280,21 @@ def test_what_is_seen_at_a_fork_is_never_lent_again(pool: SlotPool) -> None:
     assert pool.pick() is unseen
 
 
-def test_retired_slots_are_the_first_to_be_let_go(pool: SlotPool) -> None:
-    retired, *others = (adopt(pool) for _ in range(MAX_SLOTS + 1))
+def test_retired_slots_are_let_go_once_they_are_not_seen_any_more(pool: SlotPool) -> None:
+    retired, other = adopt(pool), adopt(pool)
+    pool.note_use(SIZE)
     view = retired.view()
     in_child(int)
-    pool.note_use(SIZE)
-    assert retired.id not in pool.trim()  # the user has it: it still counts
+    assert pool.trim() == []  # the user has it: it still counts
     del view
-    adopt(pool)
     assert pool.trim() == [retired.id]
-    assert len(pool) == len(others)
+    assert list(pool) == [other]
+
+
+def test_retired_slots_count_as_seen_by_the_user(pool: SlotPool) -> None:
+    held = [adopt(pool).view() for _ in range(pool.max_views)]
+    in_child(int)
+    pool.trim()
+    assert pool.wants_copy()
+    held.clear()
+    assert not pool.wants_copy()
