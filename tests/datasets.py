@@ -50,7 +50,7 @@ class Augmented(Dataset[Any]):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         crop = [random.random() for _ in range(index % 3 + 1)]
-        noise = np.random.standard_normal((3, 5)).astype(np.float32)
+        noise = np.random.random((3, 5)).astype(np.float32)
         return {"index": index, "crop": crop[-1], "noise": noise, "name": f"{index}.jpg"}
 
 
