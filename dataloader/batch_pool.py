@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 from typing import Any
 
 from dataloader import ledger, wire
@@ -123,15 +122,14 @@ class BatchPool(WorkerPool):
         order = Order(self._epoch.seed, self._epoch.number, job.number, job.indices)
         brings_slot = slot is not None and slot.id not in link.mapped
         lent = None if slot is None else (slot.id, slot.size_bytes)
-        data, fd = wire.encode_task(Task(lease.seq, order, lent, brings_slot, tuple(link.forget)))
+        data, owner = wire.encode_task(Task(lease.seq, order, lent, brings_slot, tuple(link.forget)))
         descriptors = [slot.fd] if slot is not None and brings_slot else []
+        if owner is not None:
+            descriptors.append(owner.fileno())
         try:
-            sent = link.worker.pipe.try_send(data, descriptors if fd is None else [*descriptors, fd])
+            sent = link.worker.pipe.try_send(data, descriptors)
         except BrokenPipeError:
             return True  # its death will be told, and the lease ends with it
-        finally:
-            if fd is not None:
-                os.close(fd)
         if sent:
             lease.sent = True
             if slot is not None:

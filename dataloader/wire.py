@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import select
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from dataloader.arena import ALIGNMENT_BYTES, SMALL_BYTES, Arena, address_of
 from dataloader.recipe import Order
 from dataloader.slots import Slot, map_shared, size_class
 from supervisor.channel import MAX_MESSAGE_BYTES, Message
-from supervisor.linux import create_memory_file
+from supervisor.linux import create_memory_file, create_owned_memory_file
 
 INLINE_BYTES = MAX_MESSAGE_BYTES - 4096  # leaves room for the rest of a result
 SPAN_BYTES = 30  # at most, in a message
@@ -78,17 +79,17 @@ class Result(NamedTuple):
 # ---- tasks ---------------------------------------------------------------------------------------
 
 
-def encode_task(task: Task) -> tuple[bytes, int | None]:
-    """Return the message and, if the task is too large for one, the memory file that holds it."""
+def encode_task(task: Task) -> tuple[bytes, select.epoll | None]:
+    """Return the message and, if the task is too large for one, the owner of its memory file."""
     seq, order, *rest = task
     data = pickle.dumps((seq, tuple(order), *rest), 5)
     if len(data) <= MAX_MESSAGE_BYTES:
         return data, None
-    fd = create_memory_file("task")
-    os.ftruncate(fd, len(data))
-    with mmap.mmap(fd, len(data)) as memory:
+    owner = create_owned_memory_file("task")
+    os.ftruncate(owner.fileno(), len(data))
+    with mmap.mmap(owner.fileno(), len(data)) as memory:
         memory[:] = data
-    return pickle.dumps(len(data)), fd
+    return pickle.dumps(len(data)), owner
 
 
 def decode_task(message: Message) -> tuple[Task, list[int]]:

@@ -7,6 +7,7 @@ SIGCHLD and waitpid.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -59,6 +60,14 @@ def own(fd: int) -> select.epoll:
     OSError: [Errno 9] Bad file descriptor
     """
     return select.epoll.fromfd(fd)
+
+
+def create_owned_memory_file(name: str) -> select.epoll:
+    """Return the owner of a new memory file: it is owned before a signal handler can run."""
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):
+            return next(map(select.epoll.fromfd, map(os.memfd_create, (name,), (MEMORY_FILE_FLAGS,))))
+    return own(create_memory_file(name))
 
 
 def keep(fd: int, owners: list[select.epoll]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 from collections.abc import Callable
 from typing import Any
 
@@ -64,12 +65,10 @@ class Trip:
 
 
 def round_trip(task: Task, slot_fds: tuple[int, ...] = ()) -> tuple[Task, list[int]]:
-    data, fd = wire.encode_task(task)
-    descriptors = [*slot_fds] if fd is None else [*slot_fds, fd]
+    data, owner = wire.encode_task(task)
+    descriptors = [*slot_fds] if owner is None else [*slot_fds, owner.fileno()]
     left, right = Channel.pair()
     left.send(data, descriptors)
-    if fd is not None:
-        os.close(fd)
     message = right.receive()
     assert message is not None
     return wire.decode_task(message)
@@ -113,16 +112,15 @@ def test_a_slot_goes_along_with_a_task_of_any_size(count: int) -> None:
 
 
 def test_a_task_that_just_fits_needs_no_memory_file() -> None:
-    def encoded(length: int) -> tuple[bytes, int | None]:
+    def encoded(length: int) -> tuple[bytes, select.epoll | None]:
         return wire.encode_task(Task(1, Order(0, 0, 0, [b"x" * length]), None, False, ()))
 
     rest = len(encoded(30_000)[0]) - 30_000
-    data, fd = encoded(MAX_MESSAGE_BYTES - rest)
-    assert (len(data), fd) == (MAX_MESSAGE_BYTES, None)
-    data, fd = encoded(MAX_MESSAGE_BYTES - rest + 1)
-    assert fd is not None
+    data, owner = encoded(MAX_MESSAGE_BYTES - rest)
+    assert (len(data), owner) == (MAX_MESSAGE_BYTES, None)
+    data, owner = encoded(MAX_MESSAGE_BYTES - rest + 1)
+    assert owner is not None
     assert len(data) < 100
-    os.close(fd)
 
 
 # ---- batches -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from dataloader.slots import Slot, size_class
 from dataloader.wire import BATCH, CANCELLED, ERROR, Result, Task
 from dataloader.worker import MappedSlots, Server
 from supervisor import exceptions, page
-from supervisor.channel import Channel, Message, close_all
+from supervisor.channel import Channel, Message
 from supervisor.child import WorkerContext
 from supervisor.linux import create_memory_file
 from supervisor.page import RECORD_BYTES, Page, State
@@ -48,10 +48,9 @@ class Conversation:
         lent = None if slot is None else (slot.id, slot.size_bytes)
         brings_slot = slot is not None and rest.get("brings_slot", True)
         task = Task(seq, Order(0, 0, 100 + seq, indices), lent, brings_slot, rest.get("forget", ()))
-        data, fd = wire.encode_task(task)
-        own = [] if fd is None else [fd]
+        data, owner = wire.encode_task(task)
+        own = [] if owner is None else [owner.fileno()]
         self.pipe.send(data, ([slot.fd] if slot and brings_slot else []) + own)
-        close_all(own)
 
     def answers(self) -> list[Message]:
         self.pipe.socket.shutdown(1)  # we say no more
