@@ -15,8 +15,8 @@ from dataloader import ledger, wire
 from dataloader.ledger import Epoch, Job, Lease, Link
 from dataloader.recipe import Order
 from dataloader.slots import SlotPool
+from dataloader.wire import BATCH, Task
 from dataloader.wire import CANCELLED as WAS_CANCELLED
-from dataloader.wire import Task
 from supervisor.channel import MessageLost, Raw, opened
 from supervisor.page import CANCELLED
 from supervisor.policy import RestartPolicy
@@ -85,7 +85,7 @@ class BatchPool(WorkerPool):
         while todo:
             number, job = next(iter(todo.items()))
             link = ledger.choose(links, number, limit)
-            if link is None:
+            if link is None or self._has_too_many_at_work():
                 return
             self._lease(job, link)
             todo.pop(number, None)
@@ -95,6 +95,13 @@ class BatchPool(WorkerPool):
         if link is None:
             link = self._links[worker.pid] = Link(worker)
         return link
+
+    def _has_too_many_at_work(self) -> bool:
+        """Whether there may be no descriptor for the result of another task."""
+        if not self._slots.expects_new:
+            return False
+        leases = [lease for link in self._links.values() for lease in link.leases.values()]
+        return bool(leases) and not self._slots.has_room_for(1 + sum(lease.slot is None for lease in leases))
 
     def _lease(self, job: Job, link: Link) -> None:
         lease = Lease(next(self._seqs), job, self._slots.pick())
@@ -174,6 +181,8 @@ class BatchPool(WorkerPool):
         if slot is None and result.spans:
             slot = lease.slot
         self._end_lease(link, lease, None if result.kind == WAS_CANCELLED else result, slot)
+        if result.kind == BATCH:
+            self._slots.expects_new = bool(result.spans)
         if result.spans:
             self._slots.note_use(result.used_bytes)
         if descriptors or result.seq % RESULTS_PER_TRIM == 0:

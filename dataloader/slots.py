@@ -29,7 +29,9 @@ from supervisor.linux import keep
 SMALLEST_BYTES = 1 << 16
 GROWTH = 1.25
 MAX_SLOTS = 64
-DESCRIPTOR_SHARE = 4  # one quarter of what the process may open
+DESCRIPTOR_SHARE = 4  # one quarter of what the process may open, for slots that are kept
+BUSY_SHARE = 2  # and one half in all, while more are at work
+MANY = 1 << 20
 RECENT_RESULTS = 32
 TRIM_FACTOR = 2
 # A mapping keeps a descriptor of its own, except where Python can be told not to.
@@ -111,9 +113,11 @@ class SlotPool:
 
     def __init__(self, in_flight: int) -> None:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        share = MAX_SLOTS if limit == resource.RLIM_INFINITY else limit // DESCRIPTOR_SHARE
-        self.max_slots = max(2, min(MAX_SLOTS, share // DESCRIPTORS_PER_SLOT))
+        affordable = MANY if limit == resource.RLIM_INFINITY else limit // DESCRIPTORS_PER_SLOT
+        self.max_slots = max(2, min(MAX_SLOTS, affordable // DESCRIPTOR_SHARE))
         self.max_views = max(1, self.max_slots - in_flight)
+        self.expects_new = True  # a task that brings no slot will be answered with one, as the last was
+        self._max_busy = max(2, affordable // BUSY_SHARE)
         self._slots: dict[int, Slot] = {}  # by descriptor
         self._numbers = itertools.count(1)
         self._recent_bytes: deque[int] = deque(maxlen=RECENT_RESULTS)
@@ -149,6 +153,10 @@ class SlotPool:
     def wants_copy(self) -> bool:
         """Whether the user holds so many slots that the next batch should be a private copy."""
         return sum(slot.has_view for slot in self._slots.values()) >= self.max_views
+
+    def has_room_for(self, new_slots: int) -> bool:
+        """Whether there are descriptors for so many more slots."""
+        return len(self._slots) + new_slots <= self._max_busy
 
     def trim(self) -> list[int]:
         """Let go of unused slots that are retired, far too large or one too many; return their ids."""

@@ -17,10 +17,12 @@ from dataloader.batch_pool import MAX_LOSSES
 from dataloader.iterators import WorkerIterator
 from dataloader.ledger import Epoch, Lease
 from dataloader.recipe import Recipe
+from dataloader.slots import DESCRIPTORS_PER_SLOT
 from supervisor.channel import Raw
 from supervisor.page import CANCELLED, ITEM, TASK
 from supervisor.report import ExitReason, ExitReport
 from tests.datasets import LARGE_BYTES, LargeArrays
+from tests.limits import descriptor_limit
 from tests.processes import open_descriptors
 from tests.toy_pool import Interrupt, Interrupter, ToyPool, interrupt
 
@@ -244,6 +246,28 @@ def test_more_kept_batches_than_slots_are_copies() -> None:
     assert values(kept) == [i % 100 for i in range(200)]
     assert sum(slot.has_view for slot in pool._slots) == pool._slots.max_views
     assert len(pool._slots) <= pool._slots.max_slots
+
+
+@pytest.mark.parametrize("num_workers", [1, 5])
+def test_no_more_is_at_work_than_there_are_descriptors_for(num_workers: int) -> None:
+    with descriptor_limit(128):
+        pool = ToyPool(LARGE, num_workers, prefetch=100)
+    affordable = 64 // DESCRIPTORS_PER_SLOT
+    kept = []
+    for batch in iterate(pool, [[i % 100] for i in range(300)], prefetch=100):
+        kept.append(batch)
+        assert len(pool._slots) <= affordable
+    assert values(kept) == [i % 100 for i in range(300)]
+
+
+def test_batches_without_slots_are_held_back_only_until_that_is_known() -> None:
+    with descriptor_limit(128):
+        pool = ToyPool(SMALL, num_workers=2, prefetch=100)
+    iterator = iterate(pool, singles(400), prefetch=100)
+    assert sum(len(link.leases) for link in pool._links.values()) == 64 // DESCRIPTORS_PER_SLOT
+    assert values([next(iterator)]) == [0]
+    assert sum(len(link.leases) for link in pool._links.values()) > 190
+    assert values(list(iterator)) == list(range(1, 400))
 
 
 def test_slots_that_became_far_too_large_are_let_go_and_forgotten_by_workers() -> None:

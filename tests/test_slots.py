@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import mmap
 import os
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -27,6 +25,7 @@ from dataloader.slots import (
 )
 from supervisor.linux import create_memory_file
 from tests.forks import in_child
+from tests.limits import descriptor_limit
 from tests.processes import open_descriptors, shared_mappings
 
 SIZE = size_class(100_000)
@@ -41,16 +40,6 @@ def memory_file(size_bytes: int = SIZE) -> int:
 
 def adopt(pool: SlotPool, size_bytes: int = SIZE) -> Slot:
     return pool.adopt(memory_file(size_bytes), size_bytes)
-
-
-@contextmanager
-def descriptor_limit(limit: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture
