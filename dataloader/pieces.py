@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
+from numpy import random as numpy_random  # lazy in numpy 2: imported here, once, not in each forked worker
 
 MAX_PIECES = 4
 SAMPLES_PER_PIECE = 8
@@ -65,7 +65,7 @@ def piece_seeds(seed: int, epoch: int, batch: int, piece: int, indices: Sequence
 def set_random_state(seeds: Seeds) -> None:
     """Seed Python's, numpy's and, if it is loaded, torch's global generator."""
     random.seed(seeds.python)
-    np.random.seed(seeds.numpy)
+    numpy_random.seed(seeds.numpy)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.manual_seed(seeds.torch)
@@ -74,14 +74,14 @@ def set_random_state(seeds: Seeds) -> None:
 @contextmanager
 def kept_random_state() -> Iterator[None]:
     """Put the global generators back as they were, at the end."""
-    python, numpy = random.getstate(), np.random.get_state()
+    python, numpy = random.getstate(), numpy_random.get_state()
     torch = sys.modules.get("torch")
     torch_state = None if torch is None else torch.default_generator.get_state()
     try:
         yield
     finally:
         random.setstate(python)
-        np.random.set_state(numpy)
+        numpy_random.set_state(numpy)
         if torch is not None:
             torch.default_generator.set_state(torch_state)
 
