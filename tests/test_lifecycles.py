@@ -220,13 +220,15 @@ def test_several_iterators_of_one_loader_live_side_by_side(count: int, persisten
 @pytest.mark.parametrize("persistent", [False, True], ids=["anew", "persistent"])
 def test_a_loop_left_early_again_and_again(persistent: bool) -> None:
     alone = DataLoader(LargeArrays(50), shuffle=True, seed=1)
+    descriptors_before = belongings()[0]
     with forked(LargeArrays(50), shuffle=True, seed=1, persistent_workers=persistent) as loader:
         sizes = []
         for stop in [1, 5, 0, 2, 1, 1, 3, 1, 1, 1]:
             assert fingerprint(list(islice(loader, stop))) == fingerprint(list(islice(alone, stop)))
             sizes.append((len(living_descendants()), len(open_descriptors())))
         assert max(processes for processes, _ in sizes) <= 3
-        assert max(descriptors for _, descriptors in sizes) <= 50  # of which a slot has two, a pool ten
+        # A slot has two, and so has a worker.
+        assert max(descriptors for _, descriptors in sizes) <= descriptors_before + 35
         assert fingerprint(list(loader)) == fingerprint(list(alone))
 
 

@@ -426,3 +426,16 @@ def test_an_exception_arrives_with_its_type_arguments_and_place(method: str) -> 
         assert text.strip().splitlines()[0] in {f"in {worker}, batch 5, sample 21:" for worker in workers}
         assert "in raise_two_arguments" in text
         assert next(iterator).tolist() == [24, 25, 26, 27]
+
+
+# ---- base classes --------------------------------------------------------------------------------
+
+
+def test_what_a_dataset_lacks_is_named() -> None:
+    class Unfinished(Dataset[int]):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Unfinished must define __getitem__"):
+        Unfinished()[0]
+    with pytest.raises(NotImplementedError, match="Stream must define __iter__"):
+        iter(Stream())
