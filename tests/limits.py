@@ -1,4 +1,4 @@
-"""Fewer descriptors, for a part of a test."""
+"""A limit on descriptors, as the code under test reads it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 
 @contextmanager
 def descriptor_limit(limit: int) -> Iterator[None]:
-    """Lower RLIMIT_NOFILE meanwhile."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    try:
+    """Let RLIMIT_NOFILE seem to be ``limit``, however many descriptors this process has open."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resource, "getrlimit", lambda which: (limit, limit))
         yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

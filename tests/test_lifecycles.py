@@ -31,6 +31,10 @@ from tests.processes import (
 )
 
 START_METHODS = ["forkserver", "fork", "spawn"]
+STARTS = pytest.mark.parametrize(
+    ("method", "persistent"),
+    [("forkserver", False), ("forkserver", True), ("fork", False), ("fork", True), ("spawn", False)],
+)
 GONE_WITHIN_S = 2.0
 IDLE_WITHIN_S = 10.0
 
@@ -120,8 +124,7 @@ def test_every_end_is_reported_an_ordered_one_too() -> None:
 # ---- closing -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("persistent", [False, True], ids=["anew", "persistent"])
-@pytest.mark.parametrize("method", START_METHODS)
+@STARTS
 def test_close_ends_everything_and_leaves_nothing(method: str, persistent: bool) -> None:
     before = belongings()
     loader = DataLoader(
@@ -175,8 +178,7 @@ def test_batches_outlive_their_loader() -> None:
     assert [int(batch[0, -1]) for batch in kept] == list(range(20))
 
 
-@pytest.mark.parametrize("persistent", [False, True], ids=["anew", "persistent"])
-@pytest.mark.parametrize("method", START_METHODS)
+@STARTS
 def test_a_dropped_loader_leaves_no_process(method: str, persistent: bool) -> None:
     """Without a close, and without the help of the garbage collector."""
     gc.collect()
@@ -463,8 +465,7 @@ print(*[worker.pid for worker in loader.workers()], flush=True)
 """
 
 
-@pytest.mark.parametrize("persistent", [False, True], ids=["anew", "persistent"])
-@pytest.mark.parametrize("method", START_METHODS)
+@STARTS
 def test_a_program_that_ends_in_the_middle_ends_cleanly(method: str, persistent: bool) -> None:
     finished = run("-c", LEFT_OPEN, method, str(persistent))
     assert (finished.stderr, finished.returncode) == ("", 0)
