@@ -22,7 +22,7 @@ from supervisor.channel import Raw
 from supervisor.page import CANCELLED, ITEM, TASK
 from supervisor.report import ExitReason, ExitReport
 from tests.datasets import LARGE_BYTES, LargeArrays
-from tests.limits import descriptor_limit
+from tests.limits import descriptor_limit, descriptors_without_garbage
 from tests.processes import open_descriptors
 from tests.toy_pool import Interrupt, Interrupter, ToyPool, interrupt
 
@@ -285,7 +285,7 @@ def test_slots_that_became_far_too_large_are_let_go_and_forgotten_by_workers() -
 
 
 def test_a_pool_leaves_no_descriptors() -> None:
-    before = open_descriptors()
+    before = descriptors_without_garbage()
     pool = ToyPool(LARGE, num_workers=2, prefetch=2, deaths={3: 1})
     assert values(list(iterate(pool, singles(20)))) == list(range(20))
     del pool

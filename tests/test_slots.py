@@ -25,7 +25,7 @@ from dataloader.slots import (
 )
 from supervisor.linux import create_memory_file
 from tests.forks import in_child
-from tests.limits import descriptor_limit
+from tests.limits import descriptor_limit, descriptors_without_garbage
 from tests.processes import open_descriptors, shared_mappings
 
 SIZE = size_class(100_000)
@@ -128,6 +128,7 @@ def test_the_last_of_two_views_counts(pool: SlotPool) -> None:
 
 
 def test_a_view_outlives_its_pool() -> None:
+    gc.collect()
     before = shared_mappings()
     pool = SlotPool(in_flight=1)
     array = np.frombuffer(adopt(pool).view(), np.uint8)
@@ -143,7 +144,7 @@ def test_a_view_outlives_its_pool() -> None:
 
 
 def test_a_slot_owns_its_descriptor() -> None:
-    before = open_descriptors()
+    before = descriptors_without_garbage()
     pool = SlotPool(in_flight=1)
     slot = adopt(pool)
     assert len(open_descriptors()) == len(before) + DESCRIPTORS_PER_SLOT
@@ -162,7 +163,7 @@ def test_a_slot_is_no_garbage_for_the_collector() -> None:
     gc.collect()
     gc.disable()
     try:
-        before = open_descriptors()
+        before = descriptors_without_garbage()
         pool = SlotPool(in_flight=1)
         view = adopt(pool).view()
         del view, pool
@@ -246,7 +247,7 @@ def test_slots_far_larger_than_what_is_sent_are_let_go(pool: SlotPool) -> None:
 
 
 def test_letting_go_closes_the_descriptor(pool: SlotPool) -> None:
-    before = open_descriptors()
+    before = descriptors_without_garbage()
     adopt(pool, 10 * SIZE)
     pool.note_use(SIZE)
     pool.trim()

@@ -22,6 +22,7 @@ from supervisor.channel import MAX_MESSAGE_BYTES, Channel, Message
 from supervisor.linux import create_memory_file
 from tests.datasets import Unloadable, Unpicklable
 from tests.equality import fingerprint
+from tests.limits import descriptors_without_garbage
 from tests.processes import open_descriptors
 
 SLOT_BYTES = 1 << 20
@@ -93,7 +94,7 @@ def test_a_task_arrives_as_it_was(
 
 @pytest.mark.parametrize("count", [10, 20_000, 1_000_000])
 def test_indices_of_any_number_travel(count: int) -> None:
-    before = open_descriptors()
+    before = descriptors_without_garbage()
     task = Task(1, Order(0, 0, 0, list(range(10**9, 10**9 + count))), None, False, ())
     arrived, descriptors = round_trip(task)
     assert arrived == task
@@ -299,7 +300,7 @@ def test_lambdas_and_local_classes_travel() -> None:
 
 
 def test_an_unpicklable_batch_raises_where_it_is_encoded() -> None:
-    before = open_descriptors()
+    before = descriptors_without_garbage()
     with pytest.raises(TypeError, match="an Unpicklable cannot be pickled"):
         wire.encode_batch(1, [np.zeros(LARGE), Unpicklable()], Arena(memoryview(b"")))
     assert open_descriptors() == before

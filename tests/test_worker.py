@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ from supervisor.linux import create_memory_file
 from supervisor.page import RECORD_BYTES, Page, State
 from tests.datasets import LARGE_BYTES, LargeArrays, TwoArguments, Unpicklable, raise_two_arguments
 from tests.forks import in_child
+from tests.limits import descriptors_without_garbage
 from tests.processes import open_descriptors, shared_mappings
 
 SIZE = size_class(3 * LARGE_BYTES)
@@ -77,7 +79,7 @@ def test_tasks_are_answered_in_order() -> None:
 
 
 def test_a_task_that_comes_twice_is_done_once() -> None:
-    before = open_descriptors()
+    before = descriptors_without_garbage()
     worker, slot = Conversation(range(100)), make_slot(1)
     for seq in (5, 5, 7, 6, 7, 8):
         worker.send(seq, [seq], slot)
@@ -132,7 +134,7 @@ def test_a_large_batch_lies_in_the_slot_that_was_lent() -> None:
 
 @pytest.mark.parametrize("lent", [None, make_slot(1, size_class(1))], ids=["none", "too small"])
 def test_without_room_the_worker_makes_a_slot(lent: Slot | None) -> None:
-    before = open_descriptors()
+    before = descriptors_without_garbage()
     worker = Conversation(LargeArrays(10))
     worker.send(1, [3, 4], lent)
     (answer,) = worker.answers()
@@ -145,7 +147,7 @@ def test_without_room_the_worker_makes_a_slot(lent: Slot | None) -> None:
 
 
 def test_a_slot_is_mapped_once_and_its_descriptor_closed() -> None:
-    before, mappings = open_descriptors(), shared_mappings()
+    before, mappings = descriptors_without_garbage(), shared_mappings()
     worker, slot = Conversation(LargeArrays(10)), make_slot(1)
     worker.send(1, [1], slot)
     worker.send(2, [2], slot, brings_slot=False)
@@ -158,6 +160,7 @@ def test_a_slot_is_mapped_once_and_its_descriptor_closed() -> None:
 
 
 def test_forgotten_slots_are_unmapped() -> None:
+    gc.collect()
     slots = MappedSlots()
     first, second = make_slot(1), make_slot(2)
     mappings = shared_mappings()
@@ -170,6 +173,7 @@ def test_forgotten_slots_are_unmapped() -> None:
 
 def test_what_user_code_forks_has_no_slot() -> None:
     """It could otherwise write into a slot that is lent to another by then."""
+    gc.collect()
     slots, slot = MappedSlots(), make_slot(1)
     slots.memory_for(Task(1, Order(0, 0, 0, []), (1, SIZE), True, ()), [os.dup(slot.fd)])
     assert in_child(shared_mappings) == shared_mappings() - 1
