@@ -30,15 +30,6 @@ def first_time(path: Path) -> bool:
     return True
 
 
-def wait_for(path: Path, timeout_s: float = 30.0) -> None:
-    """Wait until a test lets a worker go on."""
-    end_s = time.monotonic() + timeout_s
-    while not path.exists():
-        if time.monotonic() > end_s:
-            raise TimeoutError(f"{path} was never made")
-        time.sleep(0.001)
-
-
 @dataclass
 class Augmented(Dataset[Any]):
     """Samples that use Python's and numpy's global generators, as an augmentation does."""
@@ -83,23 +74,6 @@ class Faulty(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         if index == self.at and (self.once is None or first_time(self.once)):
             self.fault()
-        return index
-
-
-@dataclass
-class Gated(Dataset[int]):
-    """Sample ``index`` is ``index``; from ``closed_from`` on, they wait until the file ``gate`` is there."""
-
-    length: int
-    closed_from: int
-    gate: Path
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        if index >= self.closed_from:
-            wait_for(self.gate)
         return index
 
 
@@ -181,20 +155,12 @@ def raise_two_arguments() -> NoReturn:
     raise TwoArguments("a.jpg", 17)
 
 
-def raise_stop_iteration() -> NoReturn:
-    raise StopIteration("no more frames")
-
-
 def exit_with_code_0() -> NoReturn:
     os._exit(0)
 
 
 def die_by_sigkill() -> None:
     os.kill(os.getpid(), 9)
-
-
-def import_what_is_not_there() -> None:
-    import no_such_module_anywhere  # type: ignore[import-not-found]  # noqa: F401
 
 
 class Unpicklable:
@@ -204,28 +170,8 @@ class Unpicklable:
         raise TypeError("an Unpicklable cannot be pickled")
 
 
-@dataclass
-class UnpicklableBatch:
-    """A collate function whose batch with sample ``at`` cannot be sent."""
-
-    at: int
-
-    def __call__(self, samples: list[int]) -> Any:
-        return Unpicklable() if self.at in samples else samples
-
-
 class Unloadable:
     """Pickles in a worker; cannot be rebuilt in the consumer."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (int, ("not a number",))
-
-
-@dataclass
-class UnloadableBatch:
-    """A collate function whose batch with sample ``at`` cannot be opened."""
-
-    at: int
-
-    def __call__(self, samples: list[int]) -> Any:
-        return Unloadable() if self.at in samples else samples

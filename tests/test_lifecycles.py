@@ -59,6 +59,17 @@ def await_idle(loader: DataLoader, batches: int) -> None:
     assert wait_until(is_idle, IDLE_WITHIN_S), loader.workers()
 
 
+def kill_and_await_report(pid: int) -> None:
+    """Kill a worker and wait until the supervisor has reaped it, which tells of it in the same breath.
+
+    The next ``next()`` then sees the worker's last results and its death at once.
+    """
+    supervisor = psutil.Process(psutil.Process(pid).ppid())
+    kill_and_await_death(pid)
+    assert wait_until(lambda: not psutil.pid_exists(pid), IDLE_WITHIN_S)
+    assert wait_until(lambda: supervisor.status() == psutil.STATUS_SLEEPING, IDLE_WITHIN_S)
+
+
 # ---- workers -------------------------------------------------------------------------------------
 
 
@@ -266,7 +277,7 @@ def test_what_a_dead_worker_had_sent_is_used(method: str, tmp_path: Path) -> Non
     with DataLoader(recorded, num_workers=1, **arguments) as loader:
         iterator = iter(loader)
         await_idle(loader, batches=7)
-        kill_and_await_death(loader.workers()[0].pid)
+        kill_and_await_report(loader.workers()[0].pid)
         assert [int(batch[0]) for batch in iterator] == list(range(20))
         assert [report.batch for report in loader.reports if report.is_death] == [None]
     assert recorded.loads() == list(range(20))  # each once
@@ -293,7 +304,7 @@ def test_without_restarts_iter_raises_a_death_that_the_epoch_survived(num_worker
         next(iterator)
         await_idle(loader, batches=6)
         pid = loader.workers()[0].pid
-        kill_and_await_death(pid)
+        kill_and_await_report(pid)
         assert len(list(iterator)) == 5
         with pytest.raises(WorkerDiedError, match=f"pid {pid}"):
             iter(loader)
