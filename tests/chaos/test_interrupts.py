@@ -2,150 +2,89 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-import signal
-from collections import deque
 from collections.abc import Iterator
-from itertools import islice
-from types import FrameType
-from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from dataloader import DataLoader
-from tests.chaos.storm import POLICY, Killer
+from tests.chaos import interrupts
+from tests.chaos.interrupts import (
+    BATCHES,
+    IN_SLOTS,
+    INLINE,
+    LARGE_TASKS,
+    AtRandom,
+    Everywhere,
+    Interrupt,
+    Kind,
+    Take,
+    loader_of,
+    take_by_for,
+    take_by_next,
+)
 from tests.processes import belongings
 
-SAMPLES = 6000
-INLINE, IN_SLOTS = 4, 3000  # numbers in a sample; batches of four
+KINDS = pytest.mark.parametrize("kind", [INLINE, IN_SLOTS], ids=["inline", "in slots"])
+STARTS = pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+ERRORS = pytest.mark.parametrize("error", [Interrupt, KeyboardInterrupt])
+TAKES = pytest.mark.parametrize("take", [take_by_next, take_by_for])
 
 
-class Numbers:
-    """Sample i holds nothing but the number i."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> NDArray[np.float64]:
-        return np.full(self.size, float(index))
-
-
-class Interrupt(Exception):
-    """What the handler raises."""
-
-
-class Interrupter:
-    """Raises ``error`` in the main thread at seeded random moments while ``next`` runs."""
-
-    def __init__(self, error: type[BaseException]) -> None:
-        self.error = error
-        self.landed = 0
-        self._armed = False
-        self._random = random.Random(3)
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        before = signal.signal(signal.SIGALRM, self._raise)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-
-    def _raise(self, number: int, frame: FrameType | None) -> None:
-        # A signal can be on its way, by another thread, when the timer is stopped.
-        if self._armed:
-            self._armed = False
-            self.landed += 1
-            raise self.error
-
-    def take(self, iterator: Iterator[Any], taken: deque[Any]) -> bool:
-        """Take one batch if no interrupt comes; return whether there may be more.
-
-        ``extend`` stores what ``next`` returned within one C call: a batch is either in ``taken`` or still
-        to come.
-        """
-        count = len(taken)
-        try:
-            self._armed = True
-            signal.setitimer(signal.ITIMER_REAL, self._random.expovariate(1 / 2e-4))
-            taken.extend(islice(iterator, 1))
-            self._armed = False
-        except self.error:
-            return True
-        return len(taken) > count
-
-
-@pytest.mark.parametrize("error", [Interrupt, KeyboardInterrupt])
-@pytest.mark.parametrize("size", [INLINE, IN_SLOTS], ids=["inline", "in slots"])
-@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
-def test_a_thousand_interrupts_lose_nothing(start_method: str, size: int, error: type[BaseException]) -> None:
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
     before = belongings()
-    interrupter = Interrupter(error)
-    with _loader(start_method, size) as loader:
-        assert _indices(_interrupted_epochs(loader, interrupter, interrupts=1000)) == _expected(loader)
-    assert interrupter.landed >= 1000
+    yield
     assert belongings() == before
 
 
-def test_interrupts_and_kills_together_lose_nothing() -> None:
-    before = belongings()
-    interrupter = Interrupter(Interrupt)
-    with _loader("fork", IN_SLOTS) as loader, Killer(loader, per_s=50.0, limit=100, seed=4):
-        assert _indices(_interrupted_epochs(loader, interrupter, interrupts=300)) == _expected(loader)
-    assert belongings() == before
+def interrupt_at_random(
+    kind: Kind, start_method: str, error: type[BaseException], take: Take, kills_per_epoch: int = 0
+) -> int:
+    striker = AtRandom(error, seed=3)
+    with loader_of(kind, BATCHES, start_method) as loader:
+        killed = interrupts.interrupt_at_random(loader, striker, 1000, take, kills_per_epoch)
+    assert striker.landed.inside >= 1000
+    return killed
 
 
-def _loader(start_method: str, size: int) -> DataLoader:
-    return DataLoader(
-        Numbers(size),
-        batch_size=4,
-        num_workers=2,
-        multiprocessing_context=start_method,
-        persistent_workers=True,
-        restart=POLICY,
-    )
+@KINDS
+@ERRORS
+def test_a_thousand_interrupts_lose_nothing(kind: Kind, error: type[BaseException]) -> None:
+    interrupt_at_random(kind, "forkserver", error, take_by_next)
 
 
-EPOCHS: dict[int, int] = {}
+@KINDS
+def test_a_thousand_interrupts_of_a_for_loop_lose_nothing(kind: Kind) -> None:
+    interrupt_at_random(kind, "fork", Interrupt, take_by_for)
 
 
-def _interrupted_epochs(loader: DataLoader, interrupter: Interrupter, interrupts: int) -> list[float]:
-    """Run whole epochs until enough interrupts have landed; return every sample, checked."""
-    samples: list[float] = []
-    epochs = 0
-    while interrupter.landed < interrupts:
-        epochs += 1
-        samples += _interrupted_epoch(loader, interrupter)
-    EPOCHS[id(loader)] = epochs
-    return samples
+@KINDS
+def test_interrupts_and_kills_together_lose_nothing(kind: Kind) -> None:
+    assert interrupt_at_random(kind, "fork", Interrupt, take_by_next, kills_per_epoch=20) >= 10
 
 
-def _interrupted_epoch(loader: DataLoader, interrupter: Interrupter) -> list[float]:
-    samples: list[float] = []
-    held: deque[NDArray[np.float64]] = deque()
-    iterator = iter(loader)
-    with interrupter.installed():
-        going = True
-        while going:
-            going = interrupter.take(iterator, held)
-            # Three batches are held for a while, to see that nobody writes into them.
-            while len(held) > (3 if going else 0):
-                batch = held.popleft()
-                assert (batch == batch[:, :1]).all()
-                samples += batch[:, 0].tolist()
-    return samples
+@pytest.mark.slow
+@KINDS
+@STARTS
+@ERRORS
+@TAKES
+def test_interrupts_and_kills_together_lose_nothing_however_it_is_used(
+    kind: Kind, start_method: str, error: type[BaseException], take: Take
+) -> None:
+    assert interrupt_at_random(kind, start_method, error, take, kills_per_epoch=20) >= 10
 
 
-def _indices(samples: list[float]) -> list[int]:
-    return [int(sample) for sample in samples]
+@pytest.mark.parametrize(
+    ("kind", "batches", "places"), [(INLINE, 150, 300), (IN_SLOTS, 150, 350)], ids=["inline", "in slots"]
+)
+def test_an_interrupt_at_every_place_loses_nothing(kind: Kind, batches: int, places: int) -> None:
+    striker = Everywhere(visits=2)
+    with loader_of(kind, batches, "fork") as loader:
+        interrupts.interrupt_everywhere(loader, striker, epochs=2, kills_per_epoch=20)
+    assert len(striker.strikes) >= places
 
 
-def _expected(loader: DataLoader) -> list[int]:
-    return list(range(SAMPLES)) * EPOCHS[id(loader)]
+def test_an_interrupt_at_every_place_loses_no_task_too_large_for_a_message() -> None:
+    striker = Everywhere(visits=1)
+    with loader_of(LARGE_TASKS, 15, "fork") as loader:
+        interrupts.interrupt_everywhere(loader, striker, epochs=2)
+    assert len(striker.strikes) >= 230

@@ -1,35 +1,51 @@
-"""Whoever dies, and whenever: the same batches, in order, and nothing left over."""
+"""Whoever dies, and whenever: the same batches, in order, every end reported, and nothing left over."""
 
 from __future__ import annotations
 
 import pytest
 
+from dataloader import ExitReason
 from tests.chaos import storm
-from tests.processes import belongings, living_descendants, wait_until
+from tests.chaos.storm import Outcome
+
+LOADERS = [("fork", True), ("fork", False), ("forkserver", True), ("forkserver", False)]
+# `python -m tests.chaos.storm` tells how long a storm takes on a quiet machine: at most 1.5 times as long.
+# Here others may use the cores as well, and a replacement takes more of them than a sleeping sample does: the
+# bound only says that nothing waits for a time out.
+MAX_RATIO = 6.0
 
 
-@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "anew"])
-@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def assert_survived(calm: Outcome, rough: Outcome) -> None:
+    assert rough.digest == calm.digest
+    assert_every_end_is_reported_once(rough)
+    for outcome in (calm, rough):
+        assert outcome.survivors == []
+        assert outcome.left == (0, 0, 0)
+
+
+def assert_every_end_is_reported_once(outcome: Outcome) -> None:
+    reported = [report.pid for report in outcome.reports]
+    killed = {pid for epoch in outcome.killed for pid in epoch}
+    assert sorted(reported) == sorted(set(reported))
+    assert killed <= set(reported)
+    for report in outcome.reports:
+        if report.pid in killed:  # between epochs a kill can hit one that is being stopped
+            assert report.signal == 9
+        else:
+            assert report.reason is ExitReason.CLOSED
+
+
+@pytest.mark.parametrize(("start_method", "persistent"), LOADERS)
 def test_a_storm_changes_no_byte_and_leaves_nothing(start_method: str, persistent: bool) -> None:
-    before = belongings()
-    calm = storm.run(start_method, batches=300, epochs=2, persistent=persistent)
-    rough = storm.run(
-        start_method, batches=300, epochs=2, kills=60, within_s=calm.duration_s, persistent=persistent
-    )
-    assert rough.kills >= 10, "a storm that hardly killed shows nothing"
-    assert rough.digest == calm.digest
-    assert wait_until(lambda: not living_descendants(), timeout_s=2.0)
-    assert belongings() == before
+    calm, rough = storm.calm_and_storm(start_method, persistent=persistent, epochs=2, batches=120, kills=10)
+    assert all(len(killed) >= 9 for killed in rough.killed)  # the last may find nobody left to kill
+    assert_survived(calm, rough)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
-def test_the_full_storm(start_method: str) -> None:
-    calm = storm.run(start_method, batches=2000, epochs=3)
-    rough = storm.run(start_method, batches=2000, epochs=3, kills=330, within_s=calm.duration_s)
-    assert rough.kills >= 300
-    assert rough.digest == calm.digest
-    # How long it took is for `python -m tests.chaos.storm` on a quiet machine: here only
-    # that nothing waited for a time out or a back-off.
-    assert rough.duration_s < 10 * calm.duration_s
-    assert len(rough.replaced_s) >= 100
+@pytest.mark.slow  # two of four; `python -m tests.chaos.storm` runs them all
+@pytest.mark.parametrize(("start_method", "persistent"), [("fork", True), ("forkserver", False)])
+def test_the_full_storm(start_method: str, persistent: bool) -> None:
+    calm, rough = storm.calm_and_storm(start_method, persistent=persistent, kills=110)
+    assert all(len(killed) >= 100 for killed in rough.killed)
+    assert_survived(calm, rough)
+    assert rough.duration_s < MAX_RATIO * calm.duration_s
