@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import _socket
 import array
+import contextlib
 import os
 import socket
 from collections import deque
@@ -138,7 +139,9 @@ class Channel:
             return False
 
     def close(self) -> None:
+        """Close this end, and the descriptors that came with messages which nobody has opened."""
         self.socket.close()
+        discard(self.inbox)
 
 
 class QuietSocket(_socket.socket):
@@ -166,6 +169,13 @@ def opened(raw: Raw) -> Message:
 
 # A callable in C, so that a socket can be made and stored within one C call.
 adopt_socket: Callable[[int], QuietSocket] = partial(QuietSocket, socket.AF_UNIX, socket.SOCK_SEQPACKET, 0)
+
+
+def discard(inbox: deque[Raw]) -> None:
+    """Empty an inbox, closing the descriptors in it."""
+    while inbox:
+        with contextlib.suppress(MessageLost):
+            close_all(opened(inbox.popleft()).descriptors)
 
 
 def close_all(descriptors: Iterable[int]) -> None:

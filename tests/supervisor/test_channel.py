@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import signal
+from collections.abc import Iterator
 
 import pytest
 
-from supervisor.channel import MAX_DESCRIPTORS, MAX_MESSAGE_BYTES, Channel, opened
+from supervisor.channel import MAX_DESCRIPTORS, MAX_MESSAGE_BYTES, Channel, MessageLost, opened
+from tests.forks import fork
+from tests.processes import open_descriptors
 
 
 @pytest.fixture
 def ends() -> tuple[Channel, Channel]:
     return Channel.pair()
+
+
+@contextlib.contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """Let this process open ``count`` more descriptors, and no more."""
+    hogs: list[int] = []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_descriptors()) + 10, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                hogs.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        for _ in range(count):
+            os.close(hogs.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in hogs:
+            os.close(fd)
 
 
 def test_messages_keep_their_bounds_and_order(ends: tuple[Channel, Channel]) -> None:
@@ -85,3 +110,115 @@ def test_sending_to_a_closed_side_is_a_broken_pipe(ends: tuple[Channel, Channel]
     with pytest.raises(BrokenPipeError):
         right.send(b"too late")
     assert right.ended
+
+
+def test_a_process_that_is_killed_while_it_sends_leaves_whole_messages(ends: tuple[Channel, Channel]) -> None:
+    left, right = ends
+    pid = fork()
+    if pid == 0:
+        for number in range(256):
+            left.send(bytes([number]) * MAX_MESSAGE_BYTES)
+    received: list[bytes] = []
+    while len(received) < 20:
+        message = right.receive()
+        assert message is not None
+        received.append(message.data)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    left.close()
+    while (message := right.receive()) is not None:
+        received.append(message.data)
+    assert received == [bytes([number]) * MAX_MESSAGE_BYTES for number in range(len(received))]
+
+
+def test_an_open_end_in_another_process_means_no_end(ends: tuple[Channel, Channel]) -> None:
+    left, right = ends
+    held_fd, release_fd = os.pipe()
+    pid = fork()
+    if pid == 0:
+        os.close(release_fd)
+        os.read(held_fd, 1)
+        os._exit(0)
+    left.close()
+    assert right.drain()
+    os.close(release_fd)
+    os.waitpid(pid, 0)
+    os.close(held_fd)
+    assert not right.drain()
+
+
+@pytest.mark.parametrize("left_over", [0, 1])
+def test_a_message_whose_descriptors_did_not_all_arrive_is_lost(
+    ends: tuple[Channel, Channel], left_over: int
+) -> None:
+    left, right = ends
+    left.send(b"brings two", [left.fileno(), left.fileno()])
+    with descriptors_left(left_over):
+        assert right.drain()
+    before = open_descriptors()
+    with pytest.raises(MessageLost, match="ulimit -n"):
+        opened(right.inbox[0])
+    assert len(before) - len(open_descriptors()) == left_over, "what did arrive is closed"
+
+
+def test_closing_closes_what_nobody_has_opened(ends: tuple[Channel, Channel]) -> None:
+    left, right = ends
+    before = len(open_descriptors())
+    for _ in range(3):
+        left.send(b"brings two", [left.fileno(), left.fileno()])
+    with descriptors_left(5):
+        right.drain()
+    assert len(open_descriptors()) == before + 5
+    right.close()
+    assert len(open_descriptors()) == before - 1
+
+
+def test_an_end_is_closed_when_it_is_dropped(ends: tuple[Channel, Channel]) -> None:
+    left, right = Channel.pair()
+    del left
+    assert right.receive() is None
+
+
+def test_no_end_is_inherited_by_a_program(ends: tuple[Channel, Channel]) -> None:
+    assert not any(os.get_inheritable(end.fileno()) for end in ends)
+
+
+class Alarm(Exception):
+    pass
+
+
+def test_no_message_is_lost_to_interrupts_of_drain(ends: tuple[Channel, Channel]) -> None:
+    """A timer raises again and again while messages are taken in: each arrives once, in order."""
+    left, right = ends
+    count = 20_000
+    pid = fork()
+    if pid == 0:
+        for number in range(count):
+            left.send(number.to_bytes(4, "little"))
+        os._exit(0)
+    left.close()
+
+    armed = False
+
+    def ring(*_: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False  # until the interrupt has been dealt with
+            raise Alarm
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+    interrupts, alive = 0, True
+    while alive:
+        try:
+            armed = True
+            while right.drain():
+                pass
+            alive = armed = False
+        except Alarm:
+            interrupts += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    os.waitpid(pid, 0)
+    assert interrupts > 3
+    assert [int.from_bytes(raw[0], "little") for raw in right.inbox] == list(range(count))
