@@ -7,6 +7,7 @@ the closing of descriptors.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import select
@@ -36,6 +37,7 @@ class SupervisorHandle:
         self._numbers = itertools.count(1)
         self._payload: Payload | None = None
         self._payload_owner: select.epoll | None = None
+        self._lifeline: tuple[int, tuple[int, int]] | None = None  # descriptor, which pipe it is
         _unreaped[pid] = None
 
     @classmethod
@@ -62,19 +64,21 @@ class SupervisorHandle:
         theirs.close()
         return cls(pid, ours)
 
-    def start_workers(self, num_workers: int, payload: Payload | None) -> select.epoll:
-        """Have workers started, by ``payload`` where they do not inherit their job; return their lifeline.
+    def start_workers(self, run: int, num_workers: int, payload: Payload | None) -> select.epoll:
+        """Have the workers of run number ``run`` started; return their lifeline.
 
-        When the lifeline is dropped, the workers are stopped. A payload equal to the last is not sent again.
+        When the lifeline is dropped, the workers are stopped. ``payload`` is their job, where they do not
+        inherit it; one that is equal to the last is not sent again.
         """
         if payload is not None and self._payload is not None and payload.digest == self._payload.digest:
             payload.close()
             payload = None
         theirs, ours = os.pipe()
         lifeline = own(ours)
+        self._lifeline = ours, _identity(ours)
         with own(theirs):
             descriptors = (theirs,) if payload is None else (theirs, payload.fd)
-            self.send(Start(num_workers, payload), descriptors)
+            self.send(Start(run, num_workers, payload), descriptors)
         if payload is not None:
             self._payload, self._payload_owner = payload, own(payload.fd)
         return lifeline
@@ -119,10 +123,31 @@ class SupervisorHandle:
             time.sleep(POLL_S)
         return status
 
+    def forget_in_child(self) -> None:
+        """In a forked child: keep nothing open whose end means something to the supervisor."""
+        self.control.close()
+        if self._lifeline is not None:
+            _replace_by_null(*self._lifeline)
+
 
 def forget_inherited() -> None:
     """In a forked child: the supervisors are its parent's."""
     _unreaped.clear()
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    """Return what tells an open file from all others."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def _replace_by_null(fd: int, identity: tuple[int, int]) -> None:
+    """Close the file under ``fd``, if it is still that one, and not the number: its owner will close that."""
+    with contextlib.suppress(OSError):
+        if _identity(fd) == identity:
+            null_fd = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(null_fd, fd, inheritable=False)
+            os.close(null_fd)
 
 
 def _collect_statuses() -> None:

@@ -93,6 +93,7 @@ class Supervisor:
         self._job = job
         self._payload: Payload | None = None
         self._num_workers = 0
+        self._run = 0  # number of the last Start that was obeyed
         self._workers: dict[int, Worker] = {}  # by pid
         self._window = RestartWindow(settings.policy) if settings.policy else None
         self._someone_was_ready = False
@@ -108,6 +109,8 @@ class Supervisor:
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._next_reading_s = 0.0
         self._ready_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Ignored, as a consumer may have it and we inherit it, it would have the kernel reap our workers.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._consumer_fd = _watch(settings.consumer_pid)
         self._sigchld_fds = _sigchld_pipe() if self._consumer_fd is None else ()
 
@@ -198,7 +201,7 @@ class Supervisor:
         self._drop_lifeline()
         self._lifeline_fd, *payload = descriptors
         self._take_payload(start.payload, payload)
-        self._num_workers = start.workers
+        self._run, self._num_workers = start.run, start.workers
         self._someone_was_ready = self._gave_up = False
         if self._settings.policy is not None:
             self._window = RestartWindow(self._settings.policy)
@@ -362,7 +365,7 @@ class Supervisor:
     def _end_stop(self) -> None:
         self._stop = None
         self._finished = self._control.ended
-        self._say(Stopped())
+        self._say(Stopped(self._run))
         if self._held_start is not None:
             (start, descriptors), self._held_start = self._held_start, None
             self._start(start, descriptors)

@@ -41,12 +41,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Start:
-    """Start this many workers. Descriptors: the lifeline, then the payload's, where there is one.
+    """Start this many workers, for run number ``run``.
 
-    The lifeline is a pipe of which the consumer holds the other end: when that closes, the workers are
-    stopped.
+    Descriptors: the lifeline, then the payload's, where there is one. The lifeline is a pipe of which the
+    consumer holds the other end: when that closes, the workers are stopped.
     """
 
+    run: int
     workers: int
     payload: Payload | None
 
@@ -110,7 +111,9 @@ class Checked:
 
 @dataclass(frozen=True)
 class Stopped:
-    """All workers are gone."""
+    """All workers are gone, up to those of run number ``run``. May be said twice of one run."""
+
+    run: int
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ Event = Started | Ready | Died | GaveUp | Checked | Stopped | Failed
 
 
 def encode(number: int, body: Command | Event) -> bytes:
-    """Return one message. A report too large for one loses the middle of its longest texts."""
+    """Return one message. A report too large for one keeps the ends of its texts."""
     data = pickle.dumps((number, body))
     if len(data) > MAX_MESSAGE_BYTES and isinstance(body, Died):
         return encode(number, _shortened(body))

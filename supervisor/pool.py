@@ -20,11 +20,13 @@ import os
 import select
 import time
 import weakref
+from collections import deque
+from collections.abc import Iterator
 from types import TracebackType
 
 from supervisor import exceptions
 from supervisor import handle as supervisor_handle
-from supervisor.channel import Channel, Message, QuietSocket, adopt_socket, opened
+from supervisor.channel import Channel, Message, MessageLost, QuietSocket, Raw, adopt_socket, discard, opened
 from supervisor.child import Serve, Setup
 from supervisor.handle import SupervisorHandle
 from supervisor.linux import own, require_linux
@@ -117,11 +119,13 @@ class WorkerPool:
         self._by_pid: dict[int, PoolWorker] = {}  # until their death is told
         self._sockets: dict[int, QuietSocket] = {}
         self._poller: PipePoller | None = None  # None: to be made anew
+        self._unread: dict[int, tuple[int, deque[Raw]]] = {}  # by pid: worker, what it left in its pipe
         self._ended: dict[int, float] = {}  # by pid: when its pipe ended, until its death is told
         self._last_event = 0
         self._checked = False
         self._stopping = False
-        self._stopped = True
+        self._run = 0
+        self._stopped = True  # all that belong to this run
         self._gave_up: str | None = None
         self._failure: bytes | None = None
         self._start_error: bytes | None = None
@@ -193,7 +197,8 @@ class WorkerPool:
         self._gave_up = self._failure = self._start_error = self._last_exception = None
         self._deaths = []
         self._stopping = self._stopped = False
-        self.lifeline = supervisor.start_workers(self.num_workers, payload)
+        self.lifeline = supervisor.start_workers(self._run + 1, self.num_workers, payload)
+        self._run += 1
 
     def _await_ready(self) -> None:
         warn_s = time.monotonic() + STARTUP_WARNING_S
@@ -231,14 +236,23 @@ class WorkerPool:
     def receive(self, worker: int) -> Message:
         """Wait for the next message of worker ``worker``, or of its replacement.
 
-        Raises WorkerDiedError where it has died and is not replaced.
+        What a worker had sent before its death comes first. Raises WorkerDiedError where it has died and is
+        not replaced.
         """
         while True:
-            current = self.workers.get(worker)
-            if current is not None and current.pipe.inbox:
-                return opened(current.pipe.inbox.popleft())
+            for inbox in self._inboxes(worker):
+                if inbox:
+                    return opened(inbox.popleft())
             self.raise_if_broken()
             self.wait(None)
+
+    def _inboxes(self, worker: int) -> Iterator[deque[Raw]]:
+        """Give what dead workers of this id have left, then the inbox of the living one."""
+        for number, inbox in list(self._unread.values()):
+            if number == worker:
+                yield inbox
+        if worker in self.workers:
+            yield self.workers[worker].pipe.inbox
 
     def poll_for_room(self, worker: PoolWorker, wanted: bool) -> None:
         """Let the next ``wait`` also end when ``worker``'s pipe has room, or no longer."""
@@ -276,14 +290,21 @@ class WorkerPool:
         alive = supervisor.control.drain()
         inbox = supervisor.control.inbox
         while inbox:
-            data, descriptors = opened(inbox[0])
-            number, event = decode(data)
-            if number > self._last_event:
-                self._handle(event, descriptors)
-                self._last_event = number
+            self._hear_event(inbox[0])
             inbox.popleft()
         if not alive and not self._stopped:
             self._bury_supervisor(supervisor)
+
+    def _hear_event(self, raw: Raw) -> None:
+        try:
+            data, descriptors = opened(raw)
+        except MessageLost as error:
+            self._failure = exceptions.pack(error)  # it may have brought a worker's pipe
+            return
+        number, event = decode(data)
+        if number > self._last_event:
+            self._handle(event, descriptors)
+            self._last_event = number
 
     def _handle(self, event: object, descriptors: list[int]) -> None:
         """Deal with one event. May be called again for the same one, after an interrupt."""
@@ -301,7 +322,7 @@ class WorkerPool:
                 self._failure = exception
             case Checked():
                 self._checked = True
-            case Stopped():
+            case Stopped(run) if run >= self._run:  # the end of the last lifeline may stop the last run again
                 self._stopped = True
 
     def _add_worker(self, started: Started, descriptors: list[int]) -> None:
@@ -335,6 +356,7 @@ class WorkerPool:
             self.describe(worker, report)
             self._publish(report)
             self.on_death(worker, report)
+            self._keep_unread(worker)
             del self.workers[worker.worker]
         self._publish(report)
         self._poller = None
@@ -353,6 +375,16 @@ class WorkerPool:
     def _read_to_the_end(self, worker: PoolWorker) -> None:
         """Take in what a dead worker had sent. Not until the end: a grandchild may hold the other end."""
         worker.pipe.drain()
+
+    def _keep_unread(self, worker: PoolWorker) -> None:
+        if worker.pipe.inbox:
+            self._unread[worker.pid] = worker.worker, worker.pipe.inbox.copy()
+            worker.pipe.inbox.clear()
+
+    def _drop_unread(self) -> None:
+        for _, inbox in self._unread.values():
+            discard(inbox)
+        self._unread.clear()
 
     def _forget_pipe(self, worker: PoolWorker) -> None:
         self._sockets = {fd: sock for fd, sock in self._sockets.items() if sock is not worker.pipe.socket}
@@ -449,6 +481,7 @@ class WorkerPool:
         for worker in list(self.workers.values()):
             self._forget_pipe(worker)
         self.workers.clear()
+        self._drop_unread()
 
     # ---- after a fork ----------------------------------------------------------------------------
 
@@ -470,7 +503,7 @@ class WorkerPool:
         for worker in self._by_pid.values():
             worker.close()
         if self._supervisor is not None:
-            self._supervisor.control.close()
+            self._supervisor.forget_in_child()
 
 
 _live: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
