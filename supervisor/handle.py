@@ -14,6 +14,7 @@ import select
 import signal
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from supervisor import launch, loop
 from supervisor.channel import Channel
@@ -33,7 +34,7 @@ class SupervisorHandle:
     def __init__(self, pid: int, control: Channel) -> None:
         self.pid = pid
         self.control = control
-        self._outbox: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._outbox: deque[tuple[bytes, Sequence[select.epoll]]] = deque()  # owners of descriptors
         self._numbers = itertools.count(1)
         self._payload: Payload | None = None
         self._payload_owner: select.epoll | None = None
@@ -76,24 +77,23 @@ class SupervisorHandle:
         theirs, ours = os.pipe()
         lifeline = own(ours)
         self._lifeline = ours, _identity(ours)
-        with own(theirs):
-            descriptors = (theirs,) if payload is None else (theirs, payload.fd)
-            self.send(Start(run, num_workers, payload), descriptors)
+        owners = [own(theirs), *([] if payload is None else [own(payload.fd)])]
+        self.send(Start(run, num_workers, payload), owners)
         if payload is not None:
-            self._payload, self._payload_owner = payload, own(payload.fd)
+            self._payload, self._payload_owner = payload, owners[-1]
         return lifeline
 
-    def send(self, command: Command, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a command now or, where there is no room, with a later ``flush``."""
-        self._outbox.append((encode(next(self._numbers), command), descriptors))
+    def send(self, command: Command, owners: Sequence[select.epoll] = ()) -> None:
+        """Send a command and what is owned by ``owners`` now or, where there is no room, with a ``flush``."""
+        self._outbox.append((encode(next(self._numbers), command), owners))
         self.flush()
 
     def flush(self) -> None:
         """Send what is waiting. An interrupted sender sends a message twice: it carries a number."""
         while self._outbox:
-            data, descriptors = self._outbox[0]
+            data, owners = self._outbox[0]
             try:
-                if not self.control.try_send(data, descriptors):
+                if not self.control.try_send(data, [owner.fileno() for owner in owners]):
                     return
             except BrokenPipeError:
                 self._outbox.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 import signal
@@ -24,6 +23,7 @@ from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
 from supervisor.report import ExitReason, WorkerDiedError
 from tests.forks import fork, in_child
+from tests.limits import descriptors_without_garbage
 from tests.processes import is_gone, kill_and_await_death, living_descendants, open_descriptors, wait_until
 from tests.supervisor import toys
 from tests.supervisor.toys import EAGER, START_METHODS, await_reports, end_worker, serve
@@ -385,8 +385,7 @@ def test_fifty_replacements_leave_no_descriptor(start_method: str) -> None:
         end_worker(pool, 0, b"kill")
         pool.check()
         theirs = Path(f"/proc/{toys.supervisor_pid(pool)}/fd")
-        gc.collect()  # pools that earlier tests left in cycles
-        before = len(open_descriptors()), len(list(theirs.iterdir()))
+        before = len(descriptors_without_garbage()), len(list(theirs.iterdir()))
         for count in range(2, 52):
             pool.workers[0].pipe.send(b"kill")
             await_reports(pool, count)
@@ -403,8 +402,7 @@ def test_closed_pools_leave_no_descriptor_and_no_process(start_method: str) -> N
                 pool.wait(1.0)  # what came with a message that nobody takes is closed too
 
     use()
-    gc.collect()  # pools that earlier tests left in cycles
-    before = open_descriptors(), living_descendants()
+    before = descriptors_without_garbage(), living_descendants()
     for _ in range(3):
         use()
     assert (open_descriptors(), living_descendants()) == before
@@ -419,7 +417,7 @@ def test_a_lost_descriptor_of_a_replacement_is_a_clear_error() -> None:
         pool.check()
         end_worker(pool, 0, b"kill")
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(_free_descriptors()), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free_descriptor(), hard))
         try:
             for _ in range(2):  # the second time says the same, and closes nothing that is another's by then
                 with pytest.raises(MessageLost, match="ulimit -n"):
@@ -435,10 +433,10 @@ def test_a_lost_descriptor_of_a_replacement_is_a_clear_error() -> None:
         assert echo(pool) == b"HELLO"
 
 
-def _free_descriptors() -> list[int]:
-    """Return numbers above all that are in use; those below must be in use, too, to be of no help."""
-    used = open_descriptors()
-    return [fd for fd in range(3, max(used) + 2) if fd not in used]
+def _lowest_free_descriptor() -> int:
+    fd = os.open(os.devnull, os.O_RDONLY)
+    os.close(fd)
+    return fd
 
 
 @pytest.mark.parametrize("start_method", START_METHODS)
@@ -481,10 +479,13 @@ def test_a_forked_consumer_cannot_use_the_pool(pool: WorkerPool) -> None:
 
 
 def test_a_forked_consumer_holds_no_pipe_of_the_pools(pool: WorkerPool) -> None:
-    ours = [name for name in open_descriptors().values() if name.startswith("socket:")]
-    assert len(ours) >= 3
-    theirs = in_child(lambda: list(open_descriptors().values()))
-    assert not {*ours} & {*theirs} or len({*ours} - {*theirs}) == 3
+    assert pool.lifeline is not None
+    assert pool._supervisor is not None
+    channels = [pool._supervisor.control, *(worker.pipe for worker in pool.workers.values())]
+    numbers = [pool.lifeline.fileno(), *(channel.fileno() for channel in channels)]
+    pipes = {os.readlink(f"/proc/self/fd/{number}") for number in numbers}
+    assert len(pipes) == 4
+    assert not pipes & {*in_child(open_descriptors).values()}
 
 
 def test_a_forked_consumer_can_have_a_pool_of_its_own(pool: WorkerPool) -> None:
