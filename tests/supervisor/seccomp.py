@@ -28,11 +28,11 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.POINTER(_Instruction)))
 
 
-def refuse(*names: str) -> None:
-    """Let the calls ``names`` fail with EPERM from now on, for good."""
+def refuse(*names: str, code: int = errno.EPERM) -> None:
+    """Let the calls ``names`` fail with error ``code`` from now on, for good."""
     numbers = [NUMBERS[name][platform.machine()] for name in names]
     jumps = [_Instruction(JUMP_IF_EQUAL, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]
-    end = [_Instruction(RETURN, 0, 0, ALLOW), _Instruction(RETURN, 0, 0, REFUSE | errno.EPERM)]
+    end = [_Instruction(RETURN, 0, 0, ALLOW), _Instruction(RETURN, 0, 0, REFUSE | code)]
     program = [_Instruction(LOAD_NUMBER, 0, 0, 0), *jumps, *end]
     instructions = (_Instruction * len(program))(*program)
     libc = ctypes.CDLL(None, use_errno=True)
