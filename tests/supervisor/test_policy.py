@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supervisor.policy import RestartPolicy, RestartWindow
 
@@ -33,11 +37,50 @@ def test_no_wait_is_longer_than_the_period() -> None:
 
 
 def test_a_completed_task_resets_the_back_off_but_not_the_window() -> None:
-    window = RestartWindow(RestartPolicy(max_restarts=2))
-    window.allow(0.0)
-    window.allow(0.0)
+    window = RestartWindow(RestartPolicy(max_restarts=3, backoff=0.1))
+    assert [window.allow(0.0), window.allow(0.0)] == [0.0, 0.1]
+    window.progress()
+    assert window.allow(0.0) == 0.0
     window.progress()
     assert window.allow(0.0) is None
+
+
+def test_a_worker_that_becomes_ready_is_no_progress() -> None:
+    window = RestartWindow(RestartPolicy(backoff=0.1))
+    window.allow(0.0)
+    window.startup_succeeded()
+    assert window.allow(0.0) == 0.1
+
+
+def test_a_death_at_work_ends_a_row_of_failed_start_ups() -> None:
+    window = RestartWindow(RestartPolicy())
+    for during_startup in (True, True, False, True, True):
+        assert window.allow(0.0, during_startup=during_startup) is not None
+
+
+def test_no_restarts_at_all() -> None:
+    window = RestartWindow(RestartPolicy(max_restarts=0))
+    assert not window.is_exhausted
+    assert window.allow(0.0) is None
+    assert window.is_exhausted
+
+
+@given(
+    gaps_s=st.lists(st.floats(0.0, 3.0), max_size=60),
+    max_restarts=st.integers(0, 5),
+    period=st.floats(0.1, 10.0),
+)
+def test_no_period_has_more_replacements_than_allowed(
+    gaps_s: list[float], max_restarts: int, period: float
+) -> None:
+    window = RestartWindow(RestartPolicy(max_restarts=max_restarts, period=period))
+    deaths_s = list(accumulate(gaps_s))
+    replaced_s = [now for now in deaths_s if window.allow(now) is not None]
+    for end_s in replaced_s:
+        assert sum(end_s - period < at <= end_s for at in replaced_s) <= max_restarts
+    for number, now in enumerate(deaths_s):
+        before = [at for at in deaths_s[: number + 1] if at > now - period]
+        assert (now in replaced_s) or len(before) > max_restarts, "no more is refused than must be"
 
 
 def test_three_failed_start_ups_in_a_row_are_too_many() -> None:
