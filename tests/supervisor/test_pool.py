@@ -256,6 +256,21 @@ def test_an_exception_class_of_main_can_be_caught(start_method: str) -> None:
     assert outcome.stdout == "a.jpg ('a.jpg', 3)\n", outcome.stderr
 
 
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_too_few_descriptors_for_so_many_workers_is_an_error_and_nothing_is_left(start_method: str) -> None:
+    def use() -> bool:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free_descriptor() + 40, hard))
+        with (
+            WorkerPool(60, start_method=start_method) as pool,
+            pytest.raises(OSError, match=r"Too many open files|ulimit -n"),
+        ):
+            pool.start(serve)
+        return wait_until(lambda: not living_descendants(), timeout_s=5.0)
+
+    assert in_child(use)
+
+
 def test_what_cannot_be_pickled_is_an_error_before_anything_starts() -> None:
     lock = threading.Lock()
 
@@ -378,6 +393,7 @@ def test_a_killed_supervisor_is_a_clear_error_and_leaves_no_worker(start_method:
 # ---- resources -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_fifty_replacements_leave_no_descriptor(start_method: str) -> None:
     with WorkerPool(2, start_method=start_method, policy=EAGER) as pool:
@@ -393,6 +409,7 @@ def test_fifty_replacements_leave_no_descriptor(start_method: str) -> None:
         assert (len(open_descriptors()), len(list(theirs.iterdir()))) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_closed_pools_leave_no_descriptor_and_no_process(start_method: str) -> None:
     def use() -> None:

@@ -175,6 +175,11 @@ def wordy_setup(context: WorkerContext) -> None:
     raise ValueError("\u6f22" * 100_000)
 
 
+def slow_setup(context: WorkerContext) -> None:
+    print("ready", flush=True)
+    time.sleep(60)
+
+
 def dying_setup(context: WorkerContext) -> None:
     os.abort()
 
