@@ -7,6 +7,7 @@ and dealing with it twice is the same as once.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 from typing import Any
@@ -14,8 +15,8 @@ from typing import Any
 from dataloader import ledger, wire
 from dataloader.ledger import Epoch, Job, Lease, Link
 from dataloader.recipe import Order
-from dataloader.slots import SlotPool
-from dataloader.wire import BATCH, Task
+from dataloader.slots import Slot, SlotPool
+from dataloader.wire import BATCH, Result, Task
 from dataloader.wire import CANCELLED as WAS_CANCELLED
 from supervisor.channel import MessageLost, Raw, opened
 from supervisor.page import CANCELLED
@@ -45,6 +46,7 @@ class BatchPool(WorkerPool):
         self._links: dict[int, Link] = {}  # by pid
         self._seqs = itertools.count()
         self._epoch = Epoch(0, 0)
+        self._wants_trim = False
         self.has_raised = False  # what broke it
 
     def begin(self, epoch: Epoch) -> None:
@@ -166,16 +168,17 @@ class BatchPool(WorkerPool):
         while inbox:
             self._take_result(link, inbox[0])
             inbox.popleft()
+            if self._wants_trim:  # not before: it may let go of the slot that this very message brought
+                self._trim()
 
     def _take_result(self, link: Link, raw: Raw) -> None:
         try:
-            data, descriptors = opened(raw)
+            result, slot = self._unpack(raw)
         except MessageLost as error:
             self._take_lost(link, wire.decode_result(raw[0]).seq, error)
             return
-        result = wire.decode_result(data)
+        self._wants_trim = slot is not None or result.seq % RESULTS_PER_TRIM == 0
         lease = link.leases.get(result.seq)
-        slot = self._slots.adopt(descriptors[0], result.made_bytes) if descriptors else None
         if lease is None:
             return
         if slot is None and result.spans:
@@ -185,8 +188,12 @@ class BatchPool(WorkerPool):
             self._slots.expects_new = bool(result.spans)
         if result.spans:
             self._slots.note_use(result.used_bytes)
-        if descriptors or result.seq % RESULTS_PER_TRIM == 0:
-            self._trim()
+
+    def _unpack(self, raw: Raw) -> tuple[Result, Slot | None]:
+        """Return the result in a message and the slot that it brought, which is then the pool's."""
+        data, descriptors = opened(raw)
+        result = wire.decode_result(data)
+        return result, self._slots.adopt(descriptors[0], result.made_bytes) if descriptors else None
 
     def _end_lease(self, link: Link, lease: Lease, result: Any, slot: Any) -> None:
         job = lease.job
@@ -212,6 +219,7 @@ class BatchPool(WorkerPool):
         self._epoch.renew_todo()
 
     def _trim(self) -> None:
+        self._wants_trim = False
         dropped = self._slots.trim()
         for link in self._links.values():
             link.forget.update(link.mapped.intersection(dropped))
@@ -221,6 +229,16 @@ class BatchPool(WorkerPool):
         assert job.result is not None
         copy = job.slot is not None and self._slots.wants_copy()
         return wire.open_batch(job.result, job.slot, copy=copy)
+
+    def _close_pipes(self) -> None:
+        """Close the pipes; what came along with results is the slots' first, and may be so already."""
+        for worker in list(self.workers.values()):
+            inbox = worker.pipe.inbox
+            while inbox:
+                with contextlib.suppress(MessageLost):
+                    self._unpack(inbox[0])
+                inbox.popleft()
+        super()._close_pipes()
 
     # ---- deaths ----------------------------------------------------------------------------------
 

@@ -136,6 +136,7 @@ def interrupt(number: int, frame: object) -> None:
 
 TRACED = {module.__file__ for module in (batch_pool, iterators, ledger, slots, wire)}
 BEFORE_HANDLERS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")  # with whatever follows in the name
+BEFORE_NONE = "CALL_INTRINSIC"  # a call in name only; one of them ends a generator that is dropped
 
 
 class Interrupter:
@@ -172,7 +173,7 @@ class Interrupter:
     def _on_opcode(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
         if event == "opcode":
             name = operations(frame.f_code)[frame.f_lasti]
-            if self._before.get(frame, "").startswith(BEFORE_HANDLERS):
+            if runs_handlers_after(self._before.get(frame, "")):
                 self._strike(frame)
             self._before[frame] = name
         return self._on_opcode
@@ -182,6 +183,10 @@ class Interrupter:
         if self.count == self.at:
             self.place = f"{frame.f_code.co_name}, line {frame.f_lineno}"
             interrupt(signal.SIGUSR1, frame)
+
+
+def runs_handlers_after(operation: str) -> bool:
+    return operation.startswith(BEFORE_HANDLERS) and not operation.startswith(BEFORE_NONE)
 
 
 @cache

@@ -16,6 +16,7 @@ from tests.chaos.interrupts import (
     Everywhere,
     Interrupt,
     Kind,
+    Leave,
     Take,
     loader_of,
     take_by_for,
@@ -88,3 +89,14 @@ def test_an_interrupt_at_every_place_loses_no_task_too_large_for_a_message() -> 
     with loader_of(LARGE_TASKS, 15, "fork") as loader:
         interrupts.interrupt_everywhere(loader, striker, epochs=2)
     assert len(striker.strikes) >= 230
+
+
+@pytest.mark.parametrize("leave", [interrupts.close, interrupts.begin_anew])
+def test_a_loader_left_after_an_interrupt_leaves_nothing(leave: Leave) -> None:
+    interrupts.leave_after_interrupts(IN_SLOTS, Everywhere(visits=1), leave, rounds=25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leave", [interrupts.close, interrupts.begin_anew])
+def test_a_loader_left_after_an_interrupt_anywhere_leaves_nothing(leave: Leave) -> None:
+    interrupts.leave_after_interrupts(IN_SLOTS, Everywhere(visits=1), leave, rounds=200)
