@@ -7,20 +7,40 @@
 """
 
 from dataloader.arena import empty
-from dataloader.collate import default_collate
-from dataloader.datasets import Dataset, IterableDataset
+from dataloader.collate import default_collate, default_convert
+from dataloader.datasets import ConcatDataset, Dataset, IterableDataset, Subset
 from dataloader.loader import DataLoader
+from dataloader.samplers import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from dataloader.worker_info import WorkerInfo, get_worker_info
 from supervisor.policy import RestartPolicy
 from supervisor.report import ExitReason, ExitReport, WorkerDiedError
 
 __all__ = [
+    "BatchSampler",
+    "ConcatDataset",
     "DataLoader",
     "Dataset",
     "ExitReason",
     "ExitReport",
     "IterableDataset",
+    "RandomSampler",
     "RestartPolicy",
+    "Sampler",
+    "SequentialSampler",
+    "Subset",
+    "SubsetRandomSampler",
+    "WeightedRandomSampler",
     "WorkerDiedError",
+    "WorkerInfo",
     "default_collate",
+    "default_convert",
     "empty",
+    "get_worker_info",
 ]

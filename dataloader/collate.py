@@ -128,3 +128,14 @@ def _collate_sequence(samples: Sequence[Any]) -> Any:
     if hasattr(first, "_fields"):
         return type(first)(*fields)
     return type(first)(fields)
+
+
+def default_convert(sample: Any) -> Any:
+    """Return a single sample as it is: the ``collate_fn`` of ``batch_size=None``.
+
+    NumPy arrays, numbers, str, bytes and all that holds them are what a loader yields already.
+
+    >>> default_convert({"x": 1})
+    {'x': 1}
+    """
+    return sample

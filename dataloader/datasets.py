@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
@@ -31,3 +33,85 @@ class IterableDataset(Dataset[T_co]):
 
     def __iter__(self) -> Iterator[T_co]:
         raise NotImplementedError(f"{type(self).__name__} must define __iter__()")
+
+
+class Subset(Dataset[T_co]):
+    """Those samples of ``dataset`` that ``indices`` name, in that order.
+
+    >>> Subset("abcdef", [5, 0])[0]
+    'f'
+    """
+
+    def __init__(self, dataset: Any, indices: Sequence[Any]) -> None:
+        self.dataset = dataset
+        self.indices = indices
+
+    def __getitem__(self, index: Any) -> T_co:
+        sample: T_co = self.dataset[self.indices[index]]
+        return sample
+
+    def __getitems__(self, indices: Iterable[Any]) -> list[T_co]:
+        """Return several samples, by the dataset's ``__getitems__`` where it has one."""
+        return fetch_all(self.dataset, [self.indices[index] for index in indices])
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class ConcatDataset(Dataset[T_co]):
+    """Several datasets, one after the other.
+
+    >>> both = ConcatDataset(["abc", "de"])
+    >>> len(both), both[3], both[-1]
+    (5, 'd', 'e')
+    """
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise ValueError("datasets=[]: give at least one dataset")
+        for i, dataset in enumerate(self.datasets):
+            if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+                raise TypeError(f"datasets[{i}]={dataset!r} has no __len__: give map-style datasets")
+        self.cumulative_sizes = list(accumulate(len(dataset) for dataset in self.datasets))
+
+    def __getitem__(self, index: int) -> T_co:
+        dataset, rest = self._find(index)
+        sample: T_co = self.datasets[dataset][rest]
+        return sample
+
+    def __getitems__(self, indices: Sequence[int]) -> list[T_co]:
+        """Return several samples, by the datasets' ``__getitems__`` where they have one."""
+        places = [self._find(index) for index in indices]
+        samples: dict[int, T_co] = {}
+        for number, dataset in enumerate(self.datasets):
+            positions = [i for i, place in enumerate(places) if place[0] == number]
+            fetched = fetch_all(dataset, [places[i][1] for i in positions])
+            samples.update(zip(positions, fetched, strict=True))
+        return [samples[i] for i in range(len(places))]
+
+    def _find(self, index: int) -> tuple[int, int]:
+        """Return which dataset has it, and under which index."""
+        length = len(self)
+        if not -length <= index < length:
+            raise IndexError(f"index {index}: the datasets have {length} samples together")
+        position = index % length
+        dataset = bisect_right(self.cumulative_sizes, position)
+        return dataset, position - (self.cumulative_sizes[dataset - 1] if dataset else 0)
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+
+def fetch_all(dataset: Any, indices: Sequence[Any]) -> list[Any]:
+    """Return the samples at ``indices``, by ``dataset.__getitems__`` where it has one."""
+    if not hasattr(dataset, "__getitems__"):
+        return [dataset[index] for index in indices]
+    if not len(indices):
+        return []
+    samples = dataset.__getitems__(indices)
+    if len(samples) != len(indices):
+        raise ValueError(
+            f"{type(dataset).__name__}.__getitems__ gave {len(samples)} samples for {len(indices)} indices"
+        )
+    return list(samples)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import signal
 import traceback
+from itertools import takewhile
 from types import CodeType
 
 
@@ -20,8 +21,19 @@ def is_interrupt(error: BaseException) -> bool:
     """
     if isinstance(error, KeyboardInterrupt):
         return True
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    handlers = _handlers()
     return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def frames_outside_handlers(error: BaseException) -> int:
+    """Return how many frames ``error`` came through until it reached this one, not counting a handler's."""
+    handlers = _handlers()
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return sum(1 for _ in takewhile(lambda frame: frame.f_code not in handlers, frames))
+
+
+def _handlers() -> set[CodeType | None]:
+    return {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
 
 
 def _code_of(handler: object) -> CodeType | None:

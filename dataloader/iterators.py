@@ -8,12 +8,11 @@ next ``next()``; after it the batch is the caller's.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dataloader.batch_pool import BatchPool
+from dataloader.intake import Intake
 from dataloader.interrupts import is_interrupt
 from dataloader.ledger import Epoch, Job
 from dataloader.pieces import kept_random_state
@@ -65,17 +64,31 @@ class Source:
     """
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        self._numbered = enumerate(batches)
-        self._drawn: deque[tuple[int, Any]] = deque()
+        self._intake = Intake(batches)
+        self._drawn: list[Any] = []  # the batch after the last that was dropped, if it is drawn yet
+        self._dropped = -1
         self.taken = -1
 
-    def peek(self) -> tuple[int, Any] | None:
-        """Return the next batch, (number, indices), or None at the end."""
-        while self._drawn and self._drawn[0][0] <= self.taken:
-            self._drawn.popleft()
+    def peek(self) -> tuple[int, Sequence[Any]] | None:
+        """Return the next batch, (number, indices), or None at the end.
+
+        Raises TypeError if the sampler gives what is no batch of indices.
+        """
+        if self._dropped < self.taken:
+            self._drawn, self._dropped = [], self.taken
         if not self._drawn:
-            self._drawn.extend(islice(self._numbered, 1))  # one C call: what is drawn is kept
-        return self._drawn[0] if self._drawn else None
+            self._intake.draw(self._drawn, 1)
+        if not self._drawn:
+            return None
+        batch = self._drawn[0]
+        return self.taken + 1, batch if type(batch) is list else _as_sequence(batch)
+
+
+def _as_sequence(batch: Any) -> Sequence[Any]:
+    """Return what a batch_sampler gave, if it is a list of indices or as good as one."""
+    if hasattr(batch, "__len__") and not isinstance(batch, str | bytes | Mapping):
+        return batch if hasattr(batch, "__getitem__") else tuple(batch)
+    raise TypeError(f"batch_sampler gave {batch!r}: let it give lists of indices")
 
 
 class WorkerIterator:
@@ -110,6 +123,7 @@ class WorkerIterator:
         self._keep_workers = keep_workers
         # Without a word from us, for a dropped iterator can say none, the supervisor stops the workers.
         self._lifeline = None if keep_workers else pool.lifeline
+        self._sampler_error: Exception | None = None
         self._interrupted = False
         self._was_closed = False
         if not keep_workers:
@@ -153,19 +167,36 @@ class WorkerIterator:
                 return job
             self._fill_window()
             if not self._epoch.jobs:
+                self._raise_sampler_error()
                 return None
             pool.raise_if_broken()
             pool.assign(AHEAD_WHILE_WAITING)
             pool.step(None)
 
     def _fill_window(self) -> None:
-        while len(self._epoch.jobs) <= self._window:
-            drawn = self._source.peek()
+        while len(self._epoch.jobs) <= self._window and self._sampler_error is None:
+            drawn = self._draw()
             if drawn is None:
                 return
             number, indices = drawn
             self._epoch.add(number, indices)
             self._source.taken = number
+
+    def _draw(self) -> tuple[int, Sequence[Any]] | None:
+        """Return the next batch of indices, None at the end or where the sampler raised."""
+        try:
+            return self._source.peek()
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            self._sampler_error = error
+            return None
+
+    def _raise_sampler_error(self) -> None:
+        """Raise what the sampler raised, once, now that all batches before it are delivered."""
+        if self._sampler_error is not None:
+            error, self._sampler_error = self._sampler_error, None
+            raise error
 
     def _open(self, pool: BatchPool, job: Job) -> BaseException | None:
         """Open the job's batch; return the exception instead where it is one, or cannot be opened."""

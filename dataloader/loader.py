@@ -1,27 +1,34 @@
-"""DataLoader: what a user constructs. It checks its arguments, and makes iterators."""
+"""DataLoader: what a user constructs. It keeps its checked arguments, and makes iterators."""
 
 from __future__ import annotations
 
-import secrets
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
+from dataloader import arguments
 from dataloader.batch_pool import BatchPool
-from dataloader.collate import default_collate
-from dataloader.datasets import IterableDataset
 from dataloader.iterators import InProcessIterator, WorkerIterator
-from dataloader.recipe import Collate, Recipe
-from dataloader.samplers import BatchSampler, RandomSampler, SequentialSampler
+from dataloader.recipe import Collate, Recipe, WorkerInit
+from dataloader.samplers import checked_count, checked_flag, iterate
 from dataloader.status import WorkerStatus
 from dataloader.worker import Server
 from supervisor.policy import RestartPolicy
-from supervisor.pool import START_METHODS
 from supervisor.report import ExitReport
 
-DEFAULT_PREFETCH = 2
-SEEDS = range(2**64)
+_FROZEN = frozenset(
+    [
+        "batch_sampler",
+        "batch_size",
+        "dataset",
+        "drop_last",
+        "num_workers",
+        "persistent_workers",
+        "sampler",
+        "seed",
+    ]
+)
 
 
 class DataLoader:
@@ -30,23 +37,30 @@ class DataLoader:
     The same batches come, in the same order, whatever ``num_workers`` is and however many workers die.
 
     Parameters:
-        dataset: anything with ``__getitem__`` and ``__len__``.
-        batch_size: samples per batch.
+        dataset: anything with ``__getitem__``, and with ``__len__`` unless a sampler is given. Where it has
+            ``__getitems__``, that is called once with all indices of a batch.
+        batch_size: samples per batch; None: deliver single samples, each passed through ``collate_fn``.
         shuffle: ask for the samples in a new random order each epoch.
+        sampler: gives the indices of an epoch, in order: anything that can be iterated, anew each epoch.
+        batch_sampler: gives lists of indices, each a batch; endless ones too.
         num_workers: worker processes; 0 loads in this process.
-        collate_fn: makes a batch of a list of samples; by default ``default_collate``.
+        collate_fn: makes a batch of a list of samples; by default ``default_collate``, with
+            ``batch_size=None`` ``default_convert``.
+        pin_memory, pin_memory_device: for tensors; NumPy arrays cannot be pinned.
         drop_last: leave out a last batch that is not full.
+        timeout: seconds that a batch may take. Not there yet, but for 0: no limit.
+        worker_init_fn: called with the worker's id in each worker before its first sample, in a replacement
+            too.
         multiprocessing_context: "forkserver" (default), "fork" or "spawn", or a context of
             ``multiprocessing`` or ``multiprocess``.
+        generator: a ``numpy.random.Generator`` or ``random.Random`` to draw the seed from, once, now.
         prefetch_factor: batches per worker to have ahead of the user; 2 by default.
         persistent_workers: keep the workers from one epoch to the next.
         in_order: deliver batches in the order of the sampler rather than of completion.
         seed: 0 to 2**64 - 1; decides the order of samples and the random state they are loaded with. None
             draws one, which ``loader.seed`` shows.
         restart: how often dead workers are replaced; None: never.
-
-    The other parameters of ``torch.utils.data.DataLoader``, and ``on_error`` and ``worker_memory_limit``, are
-    known but not there yet.
+        on_error, worker_memory_limit: not there yet.
 
     Raises:
         ValueError, TypeError: naming the argument and what to write instead.
@@ -63,14 +77,14 @@ class DataLoader:
         dataset: Any,
         batch_size: int | None = 1,
         shuffle: bool | None = None,
-        sampler: Any = None,
-        batch_sampler: Any = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
         num_workers: int = 0,
         collate_fn: Collate | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
-        worker_init_fn: Any = None,
+        worker_init_fn: WorkerInit | None = None,
         multiprocessing_context: Any = None,
         generator: Any = None,
         *,
@@ -83,39 +97,55 @@ class DataLoader:
         on_error: Any = "raise",
         worker_memory_limit: int | str | None = None,
     ) -> None:
-        _refuse_what_is_not_there_yet(
-            batch_size=(batch_size, batch_size is None),
-            sampler=(sampler, sampler is not None),
-            batch_sampler=(batch_sampler, batch_sampler is not None),
-            pin_memory=(pin_memory, bool(pin_memory)),
+        self.dataset = arguments.checked_dataset(dataset)
+        self.num_workers = checked_count("num_workers", num_workers, least=0)
+        self.timeout = arguments.checked_timeout(timeout, num_workers)
+        arguments.refuse_what_is_not_there_yet(
             timeout=(timeout, timeout != 0),
-            worker_init_fn=(worker_init_fn, worker_init_fn is not None),
-            generator=(generator, generator is not None),
-            pin_memory_device=(pin_memory_device, bool(pin_memory_device)),
             on_error=(on_error, on_error != "raise"),
             worker_memory_limit=(worker_memory_limit, worker_memory_limit is not None),
         )
-        self.dataset = _checked_dataset(dataset)
-        self.batch_size = _checked_count("batch_size", batch_size, least=1)
-        self.num_workers = _checked_count("num_workers", num_workers, least=0)
-        self.collate_fn = _checked_collate(collate_fn)
-        self.drop_last = drop_last
-        self.timeout = timeout
-        self.prefetch_factor = _checked_prefetch(prefetch_factor, num_workers)
-        self.persistent_workers = _checked_persistent(persistent_workers, num_workers)
-        self.in_order = in_order
-        self.seed = _checked_seed(seed)
-        self.restart = _checked_restart(restart)
-        self.start_method = _checked_start_method(multiprocessing_context, num_workers)
-        self.sampler = RandomSampler(dataset, self.seed) if shuffle else SequentialSampler(dataset)
-        self.batch_sampler = BatchSampler(self.sampler, self.batch_size, drop_last)
+        arguments.refuse_pinning(pin_memory, pin_memory_device)
+        self.pin_memory, self.pin_memory_device = False, ""
+        self.worker_init_fn = arguments.checked_worker_init(worker_init_fn)
+        self.prefetch_factor = arguments.checked_prefetch(prefetch_factor, num_workers)
+        self.persistent_workers = arguments.checked_persistent(persistent_workers, num_workers)
+        self.start_method = arguments.checked_start_method(multiprocessing_context, num_workers)
+        self.multiprocessing_context = multiprocessing_context
+        self.in_order = checked_flag("in_order", in_order)
+        self.restart = arguments.checked_restart(restart)
+        arguments.refuse_contradictions(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        self.drop_last = checked_flag("drop_last", drop_last)
+        self.sampler = arguments.chosen_sampler(dataset, sampler, batch_sampler, shuffle)
+        self.batch_sampler = arguments.chosen_batch_sampler(
+            self.sampler, batch_sampler, batch_size, drop_last
+        )
+        self.batch_size = None if batch_sampler is not None else batch_size
+        self.collate_fn = arguments.checked_collate(collate_fn, in_batches=self.batch_sampler is not None)
+        self.seed = arguments.checked_or_drawn_seed(seed, generator)
+        self.generator = generator
         self._next_epoch = 0
         self._pools: list[tuple[BatchPool, weakref.ref[WorkerIterator] | None]] = []
         self._past_reports: list[ExitReport] = []
+        self._is_made = True
+        arguments.warn_of_too_many_workers(num_workers)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FROZEN and getattr(self, "_is_made", False):
+            raise ValueError(f"{name} of a DataLoader cannot be set once it is made: make a new DataLoader")
+        super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the processes: a copy starts its own."""
+        return {**self.__dict__, "_pools": [], "_past_reports": []}
 
     def __len__(self) -> int:
-        """How many batches an epoch has."""
-        return len(self.batch_sampler)
+        """How many batches an epoch has; with ``batch_size=None`` how many samples."""
+        return len(self._batches)  # type: ignore[arg-type]
+
+    @property
+    def _batches(self) -> Iterable[Any]:
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch.
@@ -129,15 +159,29 @@ class DataLoader:
             Exception: what a worker raised in its start-up, such as unpickling the dataset.
         """
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        if isinstance(self.sampler, RandomSampler):
-            self.sampler.set_epoch(epoch)
-        recipe = Recipe(self.dataset, self.collate_fn)
+        recipe = Recipe.of(self.dataset, self.collate_fn, in_batches=self.batch_sampler is not None)
         if self.num_workers == 0:
-            return InProcessIterator(recipe, self.batch_sampler, self.seed, epoch)
+            return InProcessIterator(recipe, self._drawn(epoch), self.seed, epoch)
         return self._iterate_with_workers(recipe, epoch)
 
-    # ---- workers ---------------------------------------------------------------------------------
+    def _drawn(self, epoch: int) -> Iterator[Any]:
+        """Begin to draw from the sampler: lists of indices, or tuples of one."""
+        drawn = iterate(self._batches, self.seed, epoch)
+        return zip(drawn, strict=False) if self.batch_sampler is None else drawn
 
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next ``iter()`` begin epoch number ``epoch``, counted from 0.
+
+        A sampler of the user's that has ``set_epoch``, such as a distributed one, is told as well.
+        """
+        self._next_epoch = checked_count("epoch", epoch, least=0)
+        samplers = (self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None))
+        for sampler in {id(sampler): sampler for sampler in samplers}.values():
+            tell = getattr(sampler, "set_epoch", None)
+            if tell is not None:
+                tell(self._next_epoch)
+
+    # ---- workers ---------------------------------------------------------------------------------
     def _iterate_with_workers(self, recipe: Recipe, epoch: int) -> WorkerIterator:
         for pool, _ in self._pools:
             pool.require_ours()
@@ -149,10 +193,10 @@ class DataLoader:
             raise
         iterator = WorkerIterator(
             pool,
-            self.batch_sampler,
+            self._drawn(epoch),
             seed=self.seed,
             epoch=epoch,
-            window=self.num_workers * self.prefetch_factor,
+            window=self.num_workers * self._prefetch,
             in_order=self.in_order,
             keep_workers=self.persistent_workers,
         )
@@ -166,11 +210,15 @@ class DataLoader:
         if self.persistent_workers and not pool.has_raised:
             pool.raise_if_broken()  # by a death after which the epoch could still be completed
         pool.stop()
-        server = Server(recipe)
-        pool.start(server.serve)
+        server = Server(recipe, self.seed, self.worker_init_fn)
+        pool.start(server.serve, server.set_up)
+
+    @property
+    def _prefetch(self) -> int:
+        return self.prefetch_factor or arguments.DEFAULT_PREFETCH
 
     def _new_pool(self) -> BatchPool:
-        pool = BatchPool(self.num_workers, self.start_method, self.restart, self.prefetch_factor)
+        pool = BatchPool(self.num_workers, self.start_method, self.restart, self._prefetch)
         self._pools.append((pool, None))
         return pool
 
@@ -217,93 +265,3 @@ class DataLoader:
 
 def _is_over(iterator: WorkerIterator | None) -> bool:
     return iterator is None or iterator.is_over
-
-
-# ---- arguments -----------------------------------------------------------------------------------
-
-
-def _refuse_what_is_not_there_yet(**arguments: tuple[Any, bool]) -> None:
-    for name, (value, is_given) in arguments.items():
-        if is_given:
-            raise NotImplementedError(
-                f"DataLoader({name}={value!r}) is not there yet: leave {name} out for now"
-            )
-
-
-def _checked_dataset(dataset: Any) -> Any:
-    if isinstance(dataset, IterableDataset):
-        raise NotImplementedError("an IterableDataset is not supported yet: use a dataset with __getitem__")
-    for method in ("__getitem__", "__len__"):
-        if not hasattr(dataset, method):
-            raise TypeError(f"dataset={dataset!r} has no {method}: give a map-style dataset")
-    return dataset
-
-
-def _checked_count(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r}: give a whole number, at least {least}")
-    if value < least:
-        raise ValueError(f"{name}={value!r}: give at least {least}")
-    return value
-
-
-def _checked_collate(collate_fn: Any) -> Collate:
-    if collate_fn is None:
-        return default_collate
-    if not callable(collate_fn):
-        raise TypeError(f"collate_fn={collate_fn!r} cannot be called: give a function of a list of samples")
-    return collate_fn  # type: ignore[no-any-return]
-
-
-def _checked_prefetch(prefetch_factor: int | None, num_workers: int) -> int:
-    if prefetch_factor is None:
-        return DEFAULT_PREFETCH
-    if num_workers == 0:
-        raise ValueError(
-            f"prefetch_factor={prefetch_factor!r} without workers: set num_workers > 0 or leave it out"
-        )
-    return _checked_count("prefetch_factor", prefetch_factor, least=1)
-
-
-def _checked_persistent(persistent_workers: bool, num_workers: int) -> bool:
-    if persistent_workers and num_workers == 0:
-        raise ValueError("persistent_workers=True without workers: set num_workers > 0 or leave it out")
-    return persistent_workers
-
-
-def _checked_seed(seed: int | None) -> int:
-    if seed is None:
-        return secrets.randbelow(2**63)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(f"seed={seed!r}: give a whole number from 0 to 2**64 - 1, or None")
-    if seed not in SEEDS:
-        raise ValueError(f"seed={seed!r}: give a whole number from 0 to 2**64 - 1, or None")
-    return seed
-
-
-def _checked_restart(restart: RestartPolicy | None) -> RestartPolicy | None:
-    if restart is not None and not isinstance(restart, RestartPolicy):
-        raise TypeError(f"restart={restart!r}: give a RestartPolicy, or None to never replace a worker")
-    return restart
-
-
-def _checked_start_method(context: Any, num_workers: int) -> str:
-    if context is None:
-        return START_METHODS[0]
-    if num_workers == 0:
-        raise ValueError(
-            f"multiprocessing_context={context!r} without workers: set num_workers > 0 or leave it out"
-        )
-    method = context if isinstance(context, str) else _method_of(context)
-    if method not in START_METHODS:
-        raise ValueError(f"multiprocessing_context={context!r}: give one of {', '.join(START_METHODS)}")
-    return method
-
-
-def _method_of(context: Any) -> str:
-    if not hasattr(context, "get_start_method"):
-        raise TypeError(
-            f"multiprocessing_context={context!r}: give one of {', '.join(START_METHODS)}, or a context"
-        )
-    method: str = context.get_start_method()
-    return method

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dataloader.arena import Arena, use
+from dataloader.datasets import fetch_all
 from dataloader.pieces import layout, piece_seeds, set_random_state
 from supervisor.page import ITEM, Page, State
 
-Collate = Callable[[list[Any]], Any]
+Collate = Callable[[Any], Any]
+WorkerInit = Callable[[int], None]
 
 
 class Order(NamedTuple):
@@ -29,37 +31,69 @@ class Order(NamedTuple):
     indices: Sequence[Any]
 
 
+def each(dataset: Any, order: Order, page: Page) -> list[Any]:
+    """Return the samples, loaded one by one, in pieces of which each has its own random state."""
+    samples: list[Any] = []
+    words = page.words
+    for piece, (start, stop) in enumerate(layout(len(order.indices))):
+        indices = order.indices[start:stop]
+        set_random_state(piece_seeds(order.seed, order.epoch, order.batch, piece, indices))
+        for position, index in enumerate(indices, start):
+            words[ITEM] = position
+            samples.append(dataset[index])
+    return samples
+
+
+def together(dataset: Any, order: Order, page: Page) -> list[Any]:
+    """Return the samples, loaded by one call of ``__getitems__``: the batch is one piece."""
+    set_random_state(piece_seeds(order.seed, order.epoch, order.batch, 0, order.indices))
+    return fetch_all(dataset, order.indices)
+
+
+def one(dataset: Any, order: Order, page: Page) -> Any:
+    """Return the only sample."""
+    return each(dataset, order, page)[0]
+
+
+Fetch = Callable[[Any, Order, Page], Any]
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """A dataset and what makes a batch of its samples."""
+    """A dataset and what makes a batch of its samples.
+
+    Parameters:
+        dataset: the user's.
+        collate: makes the batch; of the one sample itself where ``fetch`` is ``one``.
+        fetch: ``each``, ``together`` or ``one``.
+    """
 
     dataset: Any
     collate: Collate
+    fetch: Fetch = each
+
+    @classmethod
+    def of(cls, dataset: Any, collate: Collate, *, in_batches: bool) -> Recipe:
+        """Return the recipe for batches, or for single samples."""
+        if not in_batches:
+            return cls(dataset, collate, one)
+        return cls(dataset, collate, together if callable(getattr(dataset, "__getitems__", None)) else each)
 
     def make(self, order: Order, page: Page, arena: Arena | None = None) -> Any:
         """Make the batch, saying on ``page`` where it is.
 
         Only what is made in ``collate`` may lie in ``arena``: a sample may be kept by its dataset.
         """
-        samples: list[Any] = []
         page.enter(State.SAMPLE)
-        for piece, (start, stop) in enumerate(layout(len(order.indices))):
-            indices = order.indices[start:stop]
-            set_random_state(piece_seeds(order.seed, order.epoch, order.batch, piece, indices))
-            self._load(samples, indices, start, page)
+        samples = self.fetch(self.dataset, order, page)
         page.enter(State.COLLATE)
         with use(arena):
             return self.collate(samples)
 
-    def _load(self, samples: list[Any], indices: Sequence[Any], start: int, page: Page) -> None:
-        words, dataset = page.words, self.dataset
-        for position, index in enumerate(indices, start):
-            words[ITEM] = position
-            samples.append(dataset[index])
-
 
 def where(order: Order, page: Page) -> str:
     """Return what was being worked on, for people."""
-    if page.state is State.SAMPLE:
-        return f"batch {order.batch}, sample {order.indices[page.item]!r}"
-    return f"batch {order.batch}, while {page.state.name.lower()}"
+    if page.state is not State.SAMPLE:
+        return f"batch {order.batch}, while {page.state.name.lower()}"
+    sample = order.indices[page.item] if page.item >= 0 else list(order.indices)
+    return f"batch {order.batch}, sample{'s' if page.item < 0 else ''} {sample!r}"

@@ -14,9 +14,11 @@ from collections.abc import Iterable
 
 from dataloader import wire
 from dataloader.arena import Arena
-from dataloader.recipe import Recipe, where
+from dataloader.pieces import Seeds, set_random_state
+from dataloader.recipe import Recipe, WorkerInit, where
 from dataloader.slots import map_shared
 from dataloader.wire import Task
+from dataloader.worker_info import become_worker
 from supervisor import exceptions
 from supervisor.channel import Channel, close_all
 from supervisor.child import WorkerContext
@@ -30,10 +32,21 @@ class Server:
 
     Parameters:
         recipe: how a batch is made.
+        seed: the loader's.
+        init: the user's ``worker_init_fn``.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, seed: int, init: WorkerInit | None) -> None:
         self.recipe = recipe
+        self.seed = seed
+        self.init = init
+
+    def set_up(self, context: WorkerContext) -> None:
+        """Become this worker: before its first sample, in a replacement too."""
+        info = become_worker(context.worker, context.num_workers, self.seed, self.recipe.dataset)
+        if self.init is not None:
+            set_random_state(Seeds(info.seed, info.seed % 2**32, info.seed))
+            self.init(info.id)
 
     def serve(self, pipe: Channel, context: WorkerContext) -> None:
         """Answer tasks until the pipe ends."""

@@ -17,6 +17,8 @@ from benchmarks.digest import digest
 from benchmarks.jobs import Job, Measurement, Problem, Run, schedule
 from benchmarks.summary import Row, summarise
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -58,7 +60,6 @@ def test_a_run_leaves_a_table_and_results(tmp_path: Path) -> None:
     assert [run["job"]["turn"] for run in found["runs"]] == [0, 1] * 4
 
 
-@pytest.mark.slow
 def test_loaders_make_equal_batches(tmp_path: Path) -> None:
     done = command("--loaders", "ours,in-process", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout

@@ -20,12 +20,12 @@ from dataloader import demo
 from dataloader._made_photos import make_photo
 from dataloader._photos import PhotoDataset
 
+pytestmark = pytest.mark.slow
+
 PHOTOS = 40
 ENDS_WITHIN_S = 2
 
-each_start_method = pytest.mark.parametrize(
-    "method", ["forkserver", *(pytest.param(method, marks=pytest.mark.slow) for method in ("fork", "spawn"))]
-)
+each_start_method = pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,6 @@ def test_three_workers_die_and_no_byte_changes(folder: Path, method: str) -> Non
     assert deaths == victims
 
 
-@pytest.mark.slow
 def test_the_digest_does_not_depend_on_workers(folder: Path) -> None:
     def digest(*arguments: object) -> str:
         return digests(run_demo(folder, "--batch-size", 8, "--no-kill", *arguments).output)[0]
@@ -87,7 +86,6 @@ def test_a_differing_batch_is_a_failure(folder: Path, monkeypatch: pytest.Monkey
     assert outcome.output.endswith("Error: the batches differ from those of the undisturbed run.\n")
 
 
-@pytest.mark.slow
 def test_the_digest_sees_every_epoch_and_every_photo(folder: Path, tmp_path: Path) -> None:
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())

@@ -59,20 +59,35 @@ def handler() -> Iterator[None]:
 
 
 def test_a_source_gives_the_same_batch_until_it_is_taken() -> None:
-    source = Source(["a", "b"])
-    assert source.peek() == source.peek() == (0, "a")
+    source = Source([["a"], ["b"]])
+    assert source.peek() == source.peek() == (0, ["a"])
     source.taken = 0
-    assert source.peek() == source.peek() == (1, "b")
+    assert source.peek() == source.peek() == (1, ["b"])
     source.taken = 1
     assert source.peek() is source.peek() is None
 
 
 def test_a_source_draws_no_more_than_it_is_asked_for() -> None:
-    numbers = iter(range(5))
-    source = Source(numbers)
+    batches = iter([[number] for number in range(5)])
+    source = Source(batches)
     source.peek()
     source.peek()
-    assert list(numbers) == [1, 2, 3, 4]
+    assert list(batches) == [[1], [2], [3], [4]]
+
+
+@pytest.mark.parametrize("batch", [(1, 2), {1, 2}, np.array([1, 2]), range(1, 3)], ids=type)
+def test_a_batch_may_be_any_collection_of_indices(batch: Any) -> None:
+    drawn = Source([batch]).peek()
+    assert drawn is not None
+    assert list(drawn[1][0:2]) == [1, 2]
+
+
+@pytest.mark.parametrize("batch", [5, "ab", iter([1]), {1: 2}], ids=type)
+def test_what_is_no_batch_of_indices_is_refused_and_kept(batch: Any) -> None:
+    source = Source([batch])
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"^batch_sampler gave .*: let it give lists of indices"):
+            source.peek()
 
 
 # ---- both kinds ----------------------------------------------------------------------------------

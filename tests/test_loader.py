@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import random
 import threading
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-import multiprocess
 import numpy as np
 import pytest
 
@@ -39,128 +37,11 @@ def forked(dataset: Any, num_workers: int = 2, **arguments: Any) -> DataLoader:
     return DataLoader(dataset, num_workers=num_workers, multiprocessing_context="fork", **arguments)
 
 
-# ---- arguments -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
-    [
-        ({"batch_size": 0}, ValueError, "batch_size=0: give at least 1"),
-        ({"batch_size": -3}, ValueError, "batch_size=-3: give at least 1"),
-        ({"batch_size": 1.5}, TypeError, r"batch_size=1\.5: give a whole number, at least 1"),
-        ({"batch_size": True}, TypeError, "batch_size=True: give a whole number"),
-        ({"batch_size": "4"}, TypeError, "batch_size='4': give a whole number"),
-        ({"num_workers": -1}, ValueError, "num_workers=-1: give at least 0"),
-        ({"num_workers": 2.0}, TypeError, r"num_workers=2\.0: give a whole number, at least 0"),
-        ({"num_workers": None}, TypeError, "num_workers=None: give a whole number"),
-        ({"collate_fn": 5}, TypeError, "collate_fn=5 cannot be called: give a function of a list of samples"),
-        ({"num_workers": 1, "prefetch_factor": 0}, ValueError, "prefetch_factor=0: give at least 1"),
-        ({"num_workers": 1, "prefetch_factor": 2.0}, TypeError, r"prefetch_factor=2\.0: give a whole number"),
-        (
-            {"prefetch_factor": 2},
-            ValueError,
-            "prefetch_factor=2 without workers: set num_workers > 0 or leave",
-        ),
-        (
-            {"persistent_workers": True},
-            ValueError,
-            "persistent_workers=True without workers: set num_workers",
-        ),
-        (
-            {"multiprocessing_context": "fork"},
-            ValueError,
-            "multiprocessing_context='fork' without workers: set",
-        ),
-        (
-            {"num_workers": 1, "multiprocessing_context": "thread"},
-            ValueError,
-            "multiprocessing_context='thread': give one of forkserver, fork, spawn",
-        ),
-        (
-            {"num_workers": 1, "multiprocessing_context": 5},
-            TypeError,
-            "multiprocessing_context=5: give one of forkserver, fork, spawn, or a context",
-        ),
-        ({"seed": -1}, ValueError, r"seed=-1: give a whole number from 0 to 2\*\*64 - 1, or None"),
-        ({"seed": 2**64}, ValueError, f"seed={2**64}: give a whole number from 0"),
-        ({"seed": 1.0}, TypeError, r"seed=1\.0: give a whole number from 0"),
-        ({"seed": True}, TypeError, "seed=True: give a whole number from 0"),
-        ({"restart": 3}, TypeError, "restart=3: give a RestartPolicy, or None to never replace a worker"),
-    ],
-)
-def test_a_wrong_argument_is_named_with_what_to_write_instead(
-    arguments: dict[str, Any], kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=f"^{message}"):
-        DataLoader(range(10), **arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"batch_size": None}, "batch_size=None"),
-        ({"sampler": [1, 2]}, r"sampler=\[1, 2\]"),
-        ({"batch_sampler": [[1]]}, r"batch_sampler=\[\[1\]\]"),
-        ({"pin_memory": True}, "pin_memory=True"),
-        ({"timeout": 5}, "timeout=5"),
-        ({"worker_init_fn": print}, "worker_init_fn=<built-in function print>"),
-        ({"generator": 5}, "generator=5"),
-        ({"pin_memory_device": "cuda"}, "pin_memory_device='cuda'"),
-        ({"on_error": "skip"}, "on_error='skip'"),
-        ({"worker_memory_limit": "2GiB"}, "worker_memory_limit='2GiB'"),
-    ],
-)
-def test_what_is_not_there_yet_says_so(arguments: dict[str, Any], name: str) -> None:
-    with pytest.raises(NotImplementedError, match=rf"^DataLoader\({name}\) is not there yet: leave \w+ out"):
-        DataLoader(range(10), **arguments)
-
-
-class WithoutLength:
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 class Stream(IterableDataset[int]):
     pass
 
 
-@pytest.mark.parametrize(
-    ("dataset", "kind", "message"),
-    [
-        (5, TypeError, "dataset=5 has no __getitem__: give a map-style dataset"),
-        (iter("abc"), TypeError, "has no __getitem__"),
-        (WithoutLength(), TypeError, "has no __len__: give a map-style dataset"),
-        (
-            Stream(),
-            NotImplementedError,
-            "IterableDataset is not supported yet: use a dataset with __getitem__",
-        ),
-    ],
-    ids=["number", "iterator", "without length", "stream"],
-)
-def test_a_wrong_dataset_is_refused(dataset: Any, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        DataLoader(dataset)
-
-
-def test_the_arguments_of_torch_come_in_its_order() -> None:
-    loader = DataLoader(range(10), 4, True, None, None, 2, list, False, True, 0, None, "fork", None)
-    assert (loader.batch_size, loader.num_workers, loader.drop_last) == (4, 2, True)
-    assert (loader.collate_fn, loader.start_method) == (list, "fork")
-
-
-@pytest.mark.parametrize("library", [multiprocessing, multiprocess])
-@pytest.mark.parametrize("method", START_METHODS)
-def test_a_start_method_is_a_name_or_a_context(library: Any, method: str) -> None:
-    for context in (method, library.get_context(method)):
-        assert DataLoader(range(3), num_workers=1, multiprocessing_context=context).start_method == method
-
-
-def test_the_defaults() -> None:
-    loader = DataLoader(range(3), num_workers=1)
-    assert loader.start_method == "forkserver"
-    assert loader.prefetch_factor == 2
-    assert loader.restart == RestartPolicy(max_restarts=10, period=60.0, backoff=0.1, max_attempts=3)
+# ---- lengths -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

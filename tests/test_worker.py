@@ -44,7 +44,7 @@ class Conversation:
         self.page = Page(memoryview(bytearray(RECORD_BYTES)))
         self.page.reset()
         self.pipe, self._workers_pipe = Channel.pair()
-        self._server = Server(Recipe(dataset, collate))
+        self._server = Server(Recipe(dataset, collate), seed=0, init=None)
 
     def send(self, seq: int, indices: list[int], slot: Slot | None = None, **rest: Any) -> None:
         lent = None if slot is None else (slot.id, slot.size_bytes)

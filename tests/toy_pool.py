@@ -14,7 +14,7 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-from dataloader import batch_pool, iterators, ledger, slots, wire
+from dataloader import batch_pool, intake, iterators, ledger, samplers, slots, wire
 from dataloader.arena import Arena
 from dataloader.batch_pool import BatchPool
 from dataloader.recipe import Recipe
@@ -134,7 +134,7 @@ def interrupt(number: int, frame: object) -> None:
     raise Interrupt
 
 
-TRACED = {module.__file__ for module in (batch_pool, iterators, ledger, slots, wire)}
+TRACED = {module.__file__ for module in (batch_pool, intake, iterators, ledger, samplers, slots, wire)}
 BEFORE_HANDLERS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")  # with whatever follows in the name
 BEFORE_NONE = "CALL_INTRINSIC"  # a call in name only; one of them ends a generator that is dropped
 
@@ -156,27 +156,27 @@ class Interrupter:
     @contextmanager
     def watching(self) -> Iterator[None]:
         previous = sys.gettrace()
-        sys.settrace(self._on_call)
+        handler = signal.signal(signal.SIGUSR1, self._trace)  # what it raises is then a handler's
+        sys.settrace(self._trace)
         try:
             yield
         finally:
             sys.settrace(previous)
+            signal.signal(signal.SIGUSR1, handler)
             self._before.clear()
 
-    def _on_call(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
-        if self.is_paused or frame.f_code.co_filename not in TRACED:
-            return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        self._strike(frame)
-        return self._on_opcode
-
-    def _on_opcode(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
-        if event == "opcode":
+    def _trace(self, frame: Any, event: Any, argument: object = None) -> Callable[..., Any] | None:
+        if event == "call":
+            if self.is_paused or frame.f_code.co_filename not in TRACED:
+                return None
+            frame.f_trace_lines, frame.f_trace_opcodes = False, True
+            self._strike(frame)
+        elif event == "opcode":
             name = operations(frame.f_code)[frame.f_lasti]
             if runs_handlers_after(self._before.get(frame, "")):
                 self._strike(frame)
             self._before[frame] = name
-        return self._on_opcode
+        return self._trace
 
     def _strike(self, frame: FrameType) -> None:
         self.count += 1

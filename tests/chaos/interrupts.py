@@ -217,47 +217,42 @@ class Everywhere:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        before = signal.signal(signal.SIGUSR1, self._raise)
+        before = signal.signal(signal.SIGUSR1, self._trace)  # what it raises is then a handler's
         try:
             yield
         finally:
             self.disarm()
             signal.signal(signal.SIGUSR1, before)
 
-    def _raise(self, number: int, frame: FrameType | None) -> None:
-        raise self.error
-
     def arm(self) -> None:
         self._before.clear()
-        sys.settrace(self._on_call)
+        sys.settrace(self._trace)
 
     def disarm(self) -> None:
         sys.settrace(None)
         self._before.clear()
 
-    def _on_call(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
-        if not frame.f_code.co_filename.startswith(OURS):
-            return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # which is also called when it is dropped
-            self._strike(frame)
-        return self._on_opcode
-
-    def _on_opcode(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
-        if event == "opcode":
+    def _trace(self, frame: Any, event: Any, argument: object = None) -> Callable[..., Any] | None:
+        if event == "call":
+            if not frame.f_code.co_filename.startswith(OURS):
+                return None
+            frame.f_trace_lines, frame.f_trace_opcodes = False, True
+            if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # which is also called when it is dropped
+                self._strike(frame)
+        elif event == "opcode":
             if runs_handlers_after(self._before.get(frame, "")):
                 self._strike(frame)
             self._before[frame] = operations(frame.f_code)[frame.f_lasti]
         elif event == "exception":
             self._before[frame] = ""  # no handler runs after a call that raised
-        return self._on_opcode
+        return self._trace
 
     def _strike(self, frame: FrameType) -> None:
         place = (frame.f_code, frame.f_lasti)
         if self.strikes[place] < self._visits:
             self.strikes[place] += 1
             self._before.clear()  # it would keep frames alive, and with them whatever they know
-            self._raise(signal.SIGUSR1, frame)
+            raise self.error
 
 
 # ---- taking batches meanwhile --------------------------------------------------------------------

@@ -58,6 +58,7 @@ def test_a_thousand_interrupts_of_a_for_loop_lose_nothing(kind: Kind) -> None:
     interrupt_at_random(kind, "fork", Interrupt, take_by_for)
 
 
+@pytest.mark.slow
 @KINDS
 def test_interrupts_and_kills_together_lose_nothing(kind: Kind) -> None:
     assert interrupt_at_random(kind, "fork", Interrupt, take_by_next, kills_per_epoch=20) >= 10
@@ -74,6 +75,7 @@ def test_interrupts_and_kills_together_lose_nothing_however_it_is_used(
     assert interrupt_at_random(kind, start_method, error, take, kills_per_epoch=20) >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "batches", "places"), [(INLINE, 150, 300), (IN_SLOTS, 150, 350)], ids=["inline", "in slots"]
 )
@@ -84,6 +86,7 @@ def test_an_interrupt_at_every_place_loses_nothing(kind: Kind, batches: int, pla
     assert len(striker.strikes) >= places
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_every_place_loses_no_task_too_large_for_a_message() -> None:
     striker = Everywhere(visits=1)
     with loader_of(LARGE_TASKS, 15, "fork") as loader:
@@ -91,6 +94,7 @@ def test_an_interrupt_at_every_place_loses_no_task_too_large_for_a_message() -> 
     assert len(striker.strikes) >= 230
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave", [interrupts.close, interrupts.begin_anew])
 def test_a_loader_left_after_an_interrupt_leaves_nothing(leave: Leave) -> None:
     interrupts.leave_after_interrupts(IN_SLOTS, Everywhere(visits=1), leave, rounds=25)

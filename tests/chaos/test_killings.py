@@ -7,6 +7,8 @@ import pytest
 from tests.chaos import killings
 from tests.chaos.killings import BOUND_S, Aftermath
 
+pytestmark = pytest.mark.slow
+
 STARTS = pytest.mark.parametrize("start_method", killings.START_METHODS)
 SITUATIONS = pytest.mark.parametrize("situation", killings.SITUATIONS)
 # From which sample on one takes a minute.
@@ -40,7 +42,6 @@ def test_a_killed_supervisor_is_a_clear_error_and_leaves_no_worker(
     assert_clear_and_gone(killings.kill_supervisor(start_method, 0.05, minute_from))
 
 
-@pytest.mark.slow
 @STARTS
 @SITUATIONS
 def test_nothing_outlives_a_consumer_killed_at_any_moment(situation: str, start_method: str) -> None:
@@ -48,7 +49,6 @@ def test_nothing_outlives_a_consumer_killed_at_any_moment(situation: str, start_
         assert_nothing_outlives(situation, start_method, delay_s)
 
 
-@pytest.mark.slow
 @STARTS
 @MINUTES
 def test_a_supervisor_killed_at_any_moment_leaves_no_worker(start_method: str, minute_from: int) -> None:

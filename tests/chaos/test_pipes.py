@@ -20,6 +20,8 @@ from tests.chaos.storm import POLICY, kill_if_alive
 from tests.datasets import die_by_sigkill, first_time
 from tests.processes import is_gone, living_descendants, wait_until
 
+pytestmark = pytest.mark.slow
+
 STARTS = pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
 SIZES = pytest.mark.parametrize("numbers", [4, 10_000], ids=["inline", "in slots"])
 LENGTH = 20

@@ -187,6 +187,12 @@ class Alarm(Exception):
     pass
 
 
+def drain_to_the_end(channel: Channel) -> None:
+    """Not a loop within ``try``: CPython 3.13.0 leaves the jump back out of what ``except`` covers."""
+    while channel.drain():
+        pass
+
+
 def test_no_message_is_lost_to_interrupts_of_drain(ends: tuple[Channel, Channel]) -> None:
     """A timer raises again and again while messages are taken in: each arrives once, in order."""
     left, right = ends
@@ -212,8 +218,7 @@ def test_no_message_is_lost_to_interrupts_of_drain(ends: tuple[Channel, Channel]
     while alive:
         try:
             armed = True
-            while right.drain():
-                pass
+            drain_to_the_end(right)
             alive = armed = False
         except Alarm:
             interrupts += 1

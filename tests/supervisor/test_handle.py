@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.channel import Channel, opened
+from supervisor.channel import Channel, close_all, opened
 from supervisor.handle import SupervisorHandle
 from supervisor.messages import Check, Command, Event, Ready, Settings, Start, Started, Stop, Stopped, decode
 from supervisor.page import PageFile
@@ -53,14 +53,20 @@ def wait_for_the_end(pipe: Channel) -> None:
 
 def commands(channel: Channel) -> list[tuple[int, Command | Event]]:
     """Take what has arrived; close the descriptors that came along."""
+    taken, descriptors = arrived(channel)
+    close_all(descriptors)
+    return taken
+
+
+def arrived(channel: Channel) -> tuple[list[tuple[int, Command | Event]], list[int]]:
+    """Take what has arrived, and the descriptors that came along."""
     channel.drain()
-    taken = []
+    taken, kept = [], []
     while channel.inbox:
         data, descriptors = opened(channel.inbox.popleft())
         taken.append(decode(data))
-        for fd in descriptors:
-            os.close(fd)
-    return taken
+        kept += descriptors
+    return taken, kept
 
 
 # ---- with a real supervisor ----------------------------------------------------------------------
@@ -77,9 +83,12 @@ def test_a_supervisor_serves_and_ends_when_its_pipe_closes(start_method: str) ->
         payload = Payload.pack((None, serve))
     lifeline = handle.start_workers(1, 2, payload)
     events: list[Command | Event] = []
+    pipes: list[int] = []  # kept open: a worker whose pipe ends need not say that it is ready
 
     def are_ready() -> bool:
-        events.extend(event for _, event in commands(handle.control))
+        taken, descriptors = arrived(handle.control)
+        events.extend(event for _, event in taken)
+        pipes.extend(descriptors)
         return sum(isinstance(event, Ready) for event in events) == 2
 
     assert wait_until(are_ready, timeout_s=20.0)
@@ -88,6 +97,7 @@ def test_a_supervisor_serves_and_ends_when_its_pipe_closes(start_method: str) ->
     assert not lifeline.closed
     assert handle.part(5.0) == 0
     assert all(is_gone(event.pid) for event in started)
+    close_all(pipes)
     pages.close()
 
 
@@ -97,9 +107,12 @@ def test_the_end_of_the_lifeline_is_said_with_the_runs_number(wait_s: float) -> 
     handle = SupervisorHandle.fork(settings("fork"), pages.fd, (None, serve))
     lifeline = handle.start_workers(5, 1 if wait_s else 0, None)
     events: list[Command | Event] = []
+    pipes: list[int] = []
 
     def has_come(kind: type[Event]) -> bool:
-        events.extend(event for _, event in commands(handle.control))
+        taken, descriptors = arrived(handle.control)
+        events.extend(event for _, event in taken)
+        pipes.extend(descriptors)
         return any(isinstance(event, kind) for event in events)
 
     if wait_s:
@@ -108,6 +121,7 @@ def test_the_end_of_the_lifeline_is_said_with_the_runs_number(wait_s: float) -> 
     assert wait_until(lambda: has_come(Stopped), timeout_s=5.0)
     assert events[-1] == Stopped(5)
     handle.part(5.0)
+    close_all(pipes)
     pages.close()
 
 

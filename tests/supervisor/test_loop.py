@@ -270,13 +270,16 @@ with WorkerPool(1, start_method=sys.argv[1]) as pool:
 """
 
 
+WITHOUT_COLORS = {**os.environ, "PYTHON_COLORS": "0"}
+
+
 @contextmanager
 def consumer_on_a_terminal(script: str, start_method: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Give a consumer that is ready, and the other end of the terminal that it controls."""
     master, slave = os.openpty()
     command = [sys.executable, "-c", TERMINAL + script, start_method, "serve", "sleep"]
     with subprocess.Popen(
-        command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=WITHOUT_COLORS
     ) as process:
         os.close(slave)
         try:

@@ -1,0 +1,220 @@
+"""What a DataLoader takes as arguments. An error names the argument, its value and what to write instead."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dataloader.collate import default_collate, default_convert
+from dataloader.datasets import IterableDataset
+from dataloader.samplers import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    checked_count,
+    checked_flag,
+    checked_generator,
+    checked_seed,
+    drawn_seed,
+)
+from supervisor.cgroup import cpu_quota
+from supervisor.policy import RestartPolicy
+from supervisor.pool import START_METHODS
+
+DEFAULT_PREFETCH = 2
+"""Batches per worker ahead of the user."""
+
+
+def refuse_what_is_not_there_yet(**arguments: tuple[Any, bool]) -> None:
+    for name, (value, is_given) in arguments.items():
+        if is_given:
+            raise NotImplementedError(
+                f"DataLoader({name}={value!r}) is not there yet: leave {name} out for now"
+            )
+
+
+def checked_dataset(dataset: Any) -> Any:
+    if isinstance(dataset, IterableDataset):
+        raise NotImplementedError("an IterableDataset is not supported yet: use a dataset with __getitem__")
+    if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__getitems__"):
+        raise TypeError(f"dataset={dataset!r} has no __getitem__: give a map-style dataset")
+    return dataset
+
+
+def checked_callable(name: str, function: Any, takes: str) -> Any:
+    if not callable(function):
+        raise TypeError(f"{name}={function!r} cannot be called: give a function of {takes}")
+    return function
+
+
+def checked_collate(collate_fn: Any, *, in_batches: bool) -> Callable[[Any], Any]:
+    if collate_fn is None:
+        return default_collate if in_batches else default_convert
+    takes = "a list of samples" if in_batches else "a sample"
+    return checked_callable("collate_fn", collate_fn, takes)  # type: ignore[no-any-return]
+
+
+def checked_worker_init(worker_init_fn: Any) -> Callable[[int], None] | None:
+    if worker_init_fn is None:
+        return None
+    return checked_callable("worker_init_fn", worker_init_fn, "a worker's id")  # type: ignore[no-any-return]
+
+
+def checked_timeout(timeout: Any, num_workers: int) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"timeout={timeout!r}: give a number of seconds, or 0 for no limit")
+    if not (timeout >= 0 and math.isfinite(timeout)):
+        raise ValueError(f"timeout={timeout!r}: give a number of seconds, at least 0")
+    if timeout and num_workers == 0:
+        raise ValueError(f"timeout={timeout!r} without workers: set num_workers > 0 or leave it out")
+    return timeout
+
+
+def checked_prefetch(prefetch_factor: Any, num_workers: int) -> int | None:
+    """Return it with its default, which is None without workers."""
+    if prefetch_factor is None:
+        return DEFAULT_PREFETCH if num_workers else None
+    if num_workers == 0:
+        raise ValueError(
+            f"prefetch_factor={prefetch_factor!r} without workers: set num_workers > 0 or leave it out"
+        )
+    return checked_count("prefetch_factor", prefetch_factor, least=1)
+
+
+def checked_persistent(persistent_workers: Any, num_workers: int) -> bool:
+    if checked_flag("persistent_workers", persistent_workers) and num_workers == 0:
+        raise ValueError("persistent_workers=True without workers: set num_workers > 0 or leave it out")
+    return bool(persistent_workers)
+
+
+def checked_or_drawn_seed(seed: Any, generator: Any) -> int:
+    if generator is None:
+        return secrets.randbelow(2**63) if seed is None else checked_seed(seed)
+    checked_generator(generator)
+    if seed is not None:
+        raise ValueError(
+            f"seed={seed!r} and generator={generator!r}: a generator only draws the seed: leave one out"
+        )
+    return drawn_seed(generator)
+
+
+def checked_restart(restart: Any) -> RestartPolicy | None:
+    if restart is not None and not isinstance(restart, RestartPolicy):
+        raise TypeError(f"restart={restart!r}: give a RestartPolicy, or None to never replace a worker")
+    return restart
+
+
+def checked_start_method(context: Any, num_workers: int) -> str:
+    if context is None:
+        return START_METHODS[0]
+    if num_workers == 0:
+        raise ValueError(
+            f"multiprocessing_context={context!r} without workers: set num_workers > 0 or leave it out"
+        )
+    method = context if isinstance(context, str) else _method_of(context)
+    if method not in START_METHODS:
+        raise ValueError(f"multiprocessing_context={context!r}: give one of {', '.join(START_METHODS)}")
+    return method
+
+
+def _method_of(context: Any) -> str:
+    if not hasattr(context, "get_start_method"):
+        raise TypeError(
+            f"multiprocessing_context={context!r}: give one of {', '.join(START_METHODS)}, or a context"
+        )
+    method: str = context.get_start_method()
+    return method
+
+
+def refuse_pinning(pin_memory: Any, pin_memory_device: Any) -> None:
+    if pin_memory:
+        raise ValueError(
+            f"pin_memory={pin_memory!r}: batches are NumPy arrays, which cannot be pinned: leave it out, "
+            "and pin the tensors that you make of them"
+        )
+    if pin_memory_device:
+        raise ValueError(f"pin_memory_device={pin_memory_device!r} without pin_memory: leave it out")
+
+
+# ---- samplers ------------------------------------------------------------------------------------
+
+
+def refuse_contradictions(
+    batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: Any
+) -> None:
+    """Refuse arguments of which one would not be heard."""
+    if sampler is not None and shuffle:
+        raise ValueError(
+            f"shuffle={shuffle!r} and sampler={sampler!r}: the sampler decides the order: leave one out"
+        )
+    if batch_sampler is not None:
+        others = {
+            "batch_size": (batch_size, batch_size != 1),
+            "shuffle": (shuffle, bool(shuffle)),
+            "sampler": (sampler, sampler is not None),
+            "drop_last": (drop_last, bool(drop_last)),
+        }
+        for name, (value, is_given) in others.items():
+            if is_given:
+                raise ValueError(
+                    f"{name}={value!r} and batch_sampler={batch_sampler!r}: the batch_sampler decides: leave "
+                    "one of them out"
+                )
+    if batch_size is None and drop_last:
+        raise ValueError(
+            f"drop_last={drop_last!r} and batch_size=None: without batches none is short: leave drop_last out"
+        )
+
+
+def chosen_sampler(dataset: Any, sampler: Any, batch_sampler: Any, shuffle: Any) -> Iterable[Any]:
+    """Return the sampler of indices."""
+    if sampler is None:
+        if batch_sampler is None and not hasattr(dataset, "__len__"):
+            raise TypeError(
+                f"dataset={dataset!r} has no __len__: define it, or give a sampler or a batch_sampler"
+            )
+        shuffled = shuffle is not None and checked_flag("shuffle", shuffle)
+        return RandomSampler(dataset) if shuffled else SequentialSampler(dataset)
+    return checked_iterable("sampler", sampler, "indices")
+
+
+def checked_iterable(name: str, sampler: Any, of: str) -> Iterable[Any]:
+    if not isinstance(sampler, Iterable) and not hasattr(sampler, "__getitem__"):
+        raise TypeError(f"{name}={sampler!r} cannot be iterated: give a sampler, or a list of {of}")
+    return sampler  # type: ignore[no-any-return]
+
+
+def chosen_batch_sampler(
+    sampler: Iterable[Any], batch_sampler: Any, batch_size: Any, drop_last: Any
+) -> Iterable[Any] | None:
+    """Return the sampler of batches, None where samples come singly."""
+    if batch_sampler is not None:
+        return checked_iterable("batch_sampler", batch_sampler, "batches of indices")
+    return None if batch_size is None else BatchSampler(sampler, batch_size, drop_last)
+
+
+# ---- cores ---------------------------------------------------------------------------------------
+
+
+def warn_of_too_many_workers(num_workers: int) -> None:
+    """Warn where there are more workers than cores that this process may use."""
+    cores = usable_cores(os.sched_getaffinity(0), cpu_quota())
+    if num_workers > cores:
+        warnings.warn(
+            f"num_workers={num_workers}, but this process may use {cores} core{'s' if cores > 1 else ''} "
+            "(affinity and cgroup quota counted): more workers make loading slower, unless they mostly wait",
+            stacklevel=3,
+        )
+
+
+def usable_cores(affinity: set[int], quota: float | None) -> int:
+    """Return how many cores may be used.
+
+    >>> usable_cores({0, 1, 2, 3}, quota=1.5), usable_cores({0, 1}, quota=None)
+    (2, 2)
+    """
+    return len(affinity) if quota is None else min(len(affinity), max(1, math.ceil(quota)))

@@ -1,0 +1,62 @@
+"""What code in a worker can learn about that worker."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class WorkerRandom:
+    """Random generators of a worker's own, which nothing sets anew: what is drawn depends on the worker.
+
+    Parameters:
+        random_generator: Python's.
+        numpy_generator: NumPy's.
+    """
+
+    random_generator: random.Random
+    numpy_generator: np.random.Generator
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """One worker, as seen from inside it.
+
+    Parameters:
+        id: 0 to num_workers - 1; a replacement has its predecessor's.
+        num_workers: how many there are.
+        seed: the loader's plus ``id``: different in every worker. ``worker_init_fn`` runs with it.
+        dataset: this worker's copy of the dataset.
+        rng: generators seeded with ``seed``.
+    """
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+    rng: WorkerRandom
+
+
+_info: WorkerInfo | None = None
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Return what this worker is, None in a process that is no worker.
+
+    >>> get_worker_info() is None
+    True
+    """
+    return _info
+
+
+def become_worker(id: int, num_workers: int, loader_seed: int, dataset: Any) -> WorkerInfo:
+    """Let ``get_worker_info`` say from now on which worker this process is."""
+    global _info
+    seed = (loader_seed + id) % 2**64
+    rng = WorkerRandom(random.Random(seed), np.random.default_rng(seed))
+    _info = WorkerInfo(id, num_workers, seed, dataset, rng)
+    return _info
