@@ -60,6 +60,10 @@ class BatchPool(WorkerPool):
         self._links = {pid: link for pid, link in self._links.items() if pid in living}
         self.settle()
 
+    def worked_s(self) -> dict[int, float]:
+        """Return how long the workers of each id have worked on what they completed."""
+        return {worker: self._pages.page(worker).worked_s for worker in range(self.num_workers)}
+
     def close(self) -> None:
         super().close()
         self._let_go()

@@ -2,12 +2,13 @@
 
 Both are classes, not generators: an exception out of a signal handler ends a generator. Both follow one rule:
 a batch is made ready, then marked as delivered by a single store, then returned, with no call between the
-last two, so that no signal handler can run there. Whatever strikes before the store leaves the batch to the
-next ``next()``; after it the batch is the caller's.
+last two, so that no signal handler can run there; attributes set in a row are one store in this sense. What
+strikes before it leaves the batch to the next ``next()``; after it the batch is the caller's, and counted.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from dataloader.interrupts import is_interrupt
 from dataloader.ledger import Epoch, Job
 from dataloader.pieces import kept_random_state
 from dataloader.recipe import Order, Recipe
+from dataloader.stats import Progress
+from dataloader.watch import Watch
 from dataloader.wire import ERROR
 from supervisor import exceptions
 from supervisor.page import RECORD_BYTES, Page
@@ -28,31 +31,44 @@ AHEAD_WHILE_WAITING = 2  # batches per worker: one in hand, one to go on with
 class InProcessIterator:
     """Makes each batch when it is asked for, and leaves the user's random state as it was."""
 
-    def __init__(self, recipe: Recipe, batches: Iterable[Any], seed: int, epoch: int) -> None:
+    def __init__(self, recipe: Recipe, batches: Iterable[Any], seed: int, epoch: int, watch: Watch) -> None:
         self._recipe = recipe
         self._source = Source(batches)
         self._seed = seed
         self._epoch = epoch
         self._page = Page(memoryview(bytearray(RECORD_BYTES)))
+        self._watch = watch
+
+    @property
+    def progress(self) -> Progress:
+        """Samples delivered so far, and samples in all."""
+        return self._watch.progress
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
+        tally = self._watch.tally
+        self._watch.show()
         drawn = self._source.peek()
         if drawn is None:
+            self._watch.end()
             raise StopIteration
         number, indices = drawn
+        delivered = tally.delivered.plus(len(indices), 0)
+        start_s = time.monotonic()
         try:
             with kept_random_state():
                 batch = self._recipe.make(Order(self._seed, self._epoch, number, indices), self._page)
         except Exception as error:
             if not is_interrupt(error):
-                self._source.taken = number
+                self._source.taken, tally.delivered = number, delivered
             if isinstance(error, StopIteration):
                 raise RuntimeError(f"StopIteration in batch {number}: {error}") from error
             raise
-        self._source.taken = number
+        finally:
+            tally.waited_s += time.monotonic() - start_s
+        self._source.taken, tally.delivered = number, delivered
         return batch
 
 
@@ -101,6 +117,7 @@ class WorkerIterator:
         window: how many batches may be ahead of the user.
         in_order: deliver in the order of ``batches``, not of completion.
         keep_workers: let the workers live on when the iterator is used up or dropped.
+        watch: keeps count.
     """
 
     def __init__(
@@ -113,6 +130,7 @@ class WorkerIterator:
         window: int,
         in_order: bool,
         keep_workers: bool,
+        watch: Watch,
     ) -> None:
         self._pool: BatchPool | None = pool
         self._epoch = Epoch(seed, epoch)
@@ -123,6 +141,7 @@ class WorkerIterator:
         self._keep_workers = keep_workers
         # Without a word from us, for a dropped iterator can say none, the supervisor stops the workers.
         self._lifeline = None if keep_workers else pool.lifeline
+        self._watch = watch
         self._sampler_error: Exception | None = None
         self._interrupted = False
         self._was_closed = False
@@ -131,6 +150,11 @@ class WorkerIterator:
         pool.begin(self._epoch)
         self._fill_window()
         pool.assign(self._prefetch)
+
+    @property
+    def progress(self) -> Progress:
+        """Samples delivered so far, and samples in all."""
+        return self._watch.progress
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -143,6 +167,7 @@ class WorkerIterator:
         if self._interrupted:
             pool.settle()
         self._interrupted = True
+        self._watch.show()
         self._epoch.drop_delivered()
         job = self._wait_for_job(pool)
         if job is None:
@@ -151,12 +176,15 @@ class WorkerIterator:
         self._fill_window()
         pool.assign(self._prefetch)
         error = self._open(pool, job)
+        assert job.result is not None
+        tally = self._watch.tally
+        delivered = tally.delivered.plus(len(job.indices), job.result.moved_bytes)
         self._interrupted = False
         if error is not None:
-            job.delivered = True
+            job.delivered, tally.delivered = True, delivered
             raise error
         batch = job.batch
-        job.delivered = True
+        job.delivered, tally.delivered = True, delivered
         return batch
 
     def _wait_for_job(self, pool: BatchPool) -> Job | None:
@@ -171,7 +199,12 @@ class WorkerIterator:
                 return None
             pool.raise_if_broken()
             pool.assign(AHEAD_WHILE_WAITING)
-            pool.step(None)
+            self._wait(pool)
+
+    def _wait(self, pool: BatchPool) -> None:
+        start_s = time.monotonic()
+        pool.step(None)
+        self._watch.tally.waited_s += time.monotonic() - start_s
 
     def _fill_window(self) -> None:
         while len(self._epoch.jobs) <= self._window and self._sampler_error is None:
@@ -222,8 +255,10 @@ class WorkerIterator:
         """Deliver nothing more: ``next()`` raises, unless all had been delivered."""
         self._was_closed = self._was_closed or self._pool is not None
         self._pool = None
+        self._watch.end()
 
     def _end(self, pool: BatchPool) -> None:
+        self._watch.end()
         if not self._keep_workers:
             pool.stop()
         self._lifeline = None

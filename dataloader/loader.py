@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
 from dataloader import arguments
 from dataloader.batch_pool import BatchPool
+from dataloader.datasets import Subset
 from dataloader.iterators import InProcessIterator, WorkerIterator
+from dataloader.pieces import derived_seed
 from dataloader.recipe import Collate, Recipe, WorkerInit
-from dataloader.samplers import checked_count, checked_flag, iterate
+from dataloader.samplers import BatchSampler, checked_count, checked_flag, iterate
+from dataloader.stats import LoaderStats, Tally, sums
 from dataloader.status import WorkerStatus
+from dataloader.watch import Bar, Watch
 from dataloader.worker import Server
 from supervisor.policy import RestartPolicy
 from supervisor.report import ExitReport
@@ -60,6 +65,7 @@ class DataLoader:
         seed: 0 to 2**64 - 1; decides the order of samples and the random state they are loaded with. None
             draws one, which ``loader.seed`` shows.
         restart: how often dead workers are replaced; None: never.
+        progress: show each epoch's progress, its rate and the deaths on stderr. Needs tqdm.
         on_error, worker_memory_limit: not there yet.
 
     Raises:
@@ -96,7 +102,9 @@ class DataLoader:
         restart: RestartPolicy | None = RestartPolicy(),  # noqa: B008 (it is frozen)
         on_error: Any = "raise",
         worker_memory_limit: int | str | None = None,
+        progress: bool = False,
     ) -> None:
+        self._given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         self.dataset = arguments.checked_dataset(dataset)
         self.num_workers = checked_count("num_workers", num_workers, least=0)
         self.timeout = arguments.checked_timeout(timeout, num_workers)
@@ -124,7 +132,10 @@ class DataLoader:
         self.collate_fn = arguments.checked_collate(collate_fn, in_batches=self.batch_sampler is not None)
         self.seed = arguments.checked_or_drawn_seed(seed, generator)
         self.generator = generator
+        self.progress = checked_flag("progress", progress)
         self._next_epoch = 0
+        self._tallies: list[Tally] = []
+        self._past_worked_s: dict[int, float] = {}
         self._pools: list[tuple[BatchPool, weakref.ref[WorkerIterator] | None]] = []
         self._past_reports: list[ExitReport] = []
         self._is_made = True
@@ -137,7 +148,8 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the processes: a copy starts its own."""
-        return {**self.__dict__, "_pools": [], "_past_reports": []}
+        nothing_yet: dict[str, Any] = {"_pools": [], "_past_reports": [], "_tallies": []}
+        return {**self.__dict__, **nothing_yet, "_past_worked_s": {}}
 
     def __len__(self) -> int:
         """How many batches an epoch has; with ``batch_size=None`` how many samples."""
@@ -161,7 +173,7 @@ class DataLoader:
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
         recipe = Recipe.of(self.dataset, self.collate_fn, in_batches=self.batch_sampler is not None)
         if self.num_workers == 0:
-            return InProcessIterator(recipe, self._drawn(epoch), self.seed, epoch)
+            return InProcessIterator(recipe, self._drawn(epoch), self.seed, epoch, self._new_watch())
         return self._iterate_with_workers(recipe, epoch)
 
     def _drawn(self, epoch: int) -> Iterator[Any]:
@@ -181,6 +193,85 @@ class DataLoader:
             if tell is not None:
                 tell(self._next_epoch)
 
+    # ---- parts -----------------------------------------------------------------------------------
+
+    @property
+    def num_items(self) -> int:
+        """How many samples an epoch delivers.
+
+        Raises TypeError where a sampler without a length decides.
+        """
+        if self.batch_sampler is None:
+            return len(self.sampler)  # type: ignore[arg-type]
+        if isinstance(self.batch_sampler, BatchSampler):
+            return self.batch_sampler.num_items
+        raise TypeError(f"batch_sampler={self.batch_sampler!r} does not tell how many samples it asks for")
+
+    def slice(self, start: int, stop: int) -> DataLoader:
+        """Return a loader of samples ``start`` to ``stop - 1`` of the dataset, like this one otherwise.
+
+        Its seed follows from this loader's, ``start`` and ``stop``.
+
+        Raises:
+            ValueError: there are no such samples, or a sampler of the user's decides.
+
+        >>> loader = DataLoader(range(10), batch_size=4)
+        >>> [batch.tolist() for batch in loader.slice(5, 10)]
+        [[5, 6, 7, 8], [9]]
+        """
+        for name in ("sampler", "batch_sampler"):
+            if self._given[name] is not None:
+                raise ValueError(
+                    f"{name}={self._given[name]!r} decides which samples come: slice that instead"
+                )
+        length = len(self.dataset)
+        start, stop = checked_count("start", start, least=0), checked_count("stop", stop, least=0)
+        if not start <= stop <= length:
+            raise ValueError(f"start={start}, stop={stop}: give 0 <= start <= stop <= {length}")
+        dataset: Any = Subset(self.dataset, range(start, stop))
+        seed = derived_seed(self.seed, start, stop)
+        return type(self)(**{**self._given, "dataset": dataset, "seed": seed, "generator": None})
+
+    def split(self, n: int) -> list[DataLoader]:
+        """Return ``n`` loaders that share the dataset's samples out between them, as equally as can be.
+
+        Raises ValueError as ``slice`` does.
+
+        >>> [part.num_items for part in DataLoader(range(10)).split(3)]
+        [4, 3, 3]
+        """
+        size, longer = divmod(len(self.dataset), checked_count("n", n, least=1))
+        starts = [part * size + min(part, longer) for part in range(n + 1)]
+        return [self.slice(start, stop) for start, stop in pairwise(starts)]
+
+    # ---- figures ---------------------------------------------------------------------------------
+
+    def stats(self) -> LoaderStats:
+        """Return figures of all epochs so far."""
+        delivered = [tally.delivered for tally in self._tallies]
+        worked_s = self._past_worked_s
+        for pool, _ in self._pools:
+            worked_s = sums(worked_s, pool.worked_s())
+        return LoaderStats(
+            batches=sum(counts.batches for counts in delivered),
+            samples=sum(counts.samples for counts in delivered),
+            bytes=sum(counts.bytes for counts in delivered),
+            waited_s=sum(tally.waited_s for tally in self._tallies),
+            worked_s=worked_s,
+            deaths=self._deaths(),
+        )
+
+    def _deaths(self) -> int:
+        return sum(report.is_death for report in self.reports)
+
+    def _new_watch(self) -> Watch:
+        self._tallies.append(Tally())
+        try:
+            total: int | None = self.num_items
+        except TypeError:
+            total = None
+        return Watch(self._tallies[-1], total, Bar(total, self._deaths) if self.progress else None)
+
     # ---- workers ---------------------------------------------------------------------------------
     def _iterate_with_workers(self, recipe: Recipe, epoch: int) -> WorkerIterator:
         for pool, _ in self._pools:
@@ -199,6 +290,7 @@ class DataLoader:
             window=self.num_workers * self._prefetch,
             in_order=self.in_order,
             keep_workers=self.persistent_workers,
+            watch=self._new_watch(),
         )
         self._pools = [(p, weakref.ref(iterator) if p is pool else user) for p, user in self._pools]
         return iterator
@@ -231,6 +323,7 @@ class DataLoader:
 
     def _drop(self, pool: BatchPool) -> None:
         pool.close()
+        self._past_worked_s = sums(self._past_worked_s, pool.worked_s())
         self._past_reports += pool.reports
         self._pools = [(p, user) for p, user in self._pools if p is not pool]
 

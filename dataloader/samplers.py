@@ -227,9 +227,15 @@ class BatchSampler(Sampler):
         """Return the batches of one epoch: see SeededSampler."""
         return _Batches(iterate(self.sampler, seed, epoch), self.batch_size, self.drop_last)
 
+    @property
+    def num_items(self) -> int:
+        """How many indices its batches have together."""
+        samples: int = len(self.sampler)  # type: ignore[arg-type]
+        return samples - samples % self.batch_size if self.drop_last else samples
+
     def __len__(self) -> int:
-        samples = len(self.sampler)  # type: ignore[arg-type]
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        whole, rest = divmod(self.num_items, self.batch_size)
+        return whole + bool(rest)
 
 
 class _Batches:

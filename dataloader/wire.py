@@ -71,6 +71,11 @@ class Result(NamedTuple):
     made_bytes: int
 
     @property
+    def moved_bytes(self) -> int:
+        """How many bytes of it were moved."""
+        return sum(length for _, length, _ in self.spans) + (0 if self.body is None else len(self.body))
+
+    @property
     def used_bytes(self) -> int:
         """How much of a slot the result needs."""
         return max((offset + length for offset, length, _ in self.spans), default=0)

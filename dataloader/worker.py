@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 from collections.abc import Iterable
 
 from dataloader import wire
@@ -22,7 +23,7 @@ from dataloader.worker_info import become_worker
 from supervisor import exceptions
 from supervisor.channel import Channel, close_all
 from supervisor.child import WorkerContext
-from supervisor.page import CANCELLED, DONE, ITEM, TASK, State
+from supervisor.page import CANCELLED, DONE, ITEM, TASK, WORKED, State
 
 _NOTHING = memoryview(b"")
 
@@ -67,8 +68,10 @@ class Server:
             pipe.send(wire.encode_cancelled(task.seq))
             return
         page.words[TASK], page.words[ITEM] = task.seq, -1
+        start_s = time.monotonic()
         data, fd = self._result(task, memory, context)
         page.enter(State.SENDING)
+        page.seconds[WORKED] += page.since_s - start_s
         pipe.send(data, () if fd is None else (fd,))
         if fd is not None:
             os.close(fd)

@@ -4,7 +4,7 @@ One memory file for a pool, made by the consumer and mapped by consumer, supervi
 of 128 bytes for each worker. Every field is one aligned 8-byte word with one writer, so nothing is locked
 and nothing can be half written:
 
-    written by the worker     STATE TASK ITEM SINCE DONE READY
+    written by the worker     STATE TASK ITEM SINCE DONE READY WORKED
     written by the consumer   CANCELLED
 
 Times are of CLOCK_MONOTONIC, which all processes of a machine share. Non-goals: history, anything that
@@ -22,7 +22,7 @@ from supervisor.linux import create_memory_file
 
 RECORD_BYTES = 128
 
-STATE, TASK, ITEM, SINCE, DONE, READY, CANCELLED = range(7)
+STATE, TASK, ITEM, SINCE, DONE, READY, CANCELLED, WORKED = range(8)
 
 
 class State(IntEnum):
@@ -55,7 +55,7 @@ class Page:
         self.seconds = record.cast("d")
 
     def reset(self) -> None:
-        """Empty the record for a new worker. What the consumer has cancelled stays cancelled."""
+        """Empty the record for a new worker, but for CANCELLED and the time that its predecessors worked."""
         self.words[TASK] = self.words[ITEM] = -1
         self.words[DONE] = 0
         self.seconds[READY] = 0.0
@@ -93,6 +93,11 @@ class Page:
     def done(self) -> int:
         """How many tasks this worker has completed."""
         return self.words[DONE]
+
+    @property
+    def worked_s(self) -> float:
+        """How long this worker and those before it have worked on the tasks that they completed."""
+        return self.seconds[WORKED]
 
     @property
     def ready_s(self) -> float:

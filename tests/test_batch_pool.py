@@ -24,7 +24,7 @@ from supervisor.report import ExitReason, ExitReport
 from tests.datasets import LARGE_BYTES, LargeArrays
 from tests.limits import descriptor_limit, descriptors_without_garbage
 from tests.processes import open_descriptors
-from tests.toy_pool import Interrupt, Interrupter, ToyPool, interrupt
+from tests.toy_pool import Interrupt, Interrupter, ToyPool, interrupt, unwatched
 
 LARGE = Recipe(LargeArrays(100), default_collate)
 SMALL = Recipe(range(10_000_000), default_collate)
@@ -34,7 +34,9 @@ def iterate(
     pool: ToyPool, batches: list[list[int]], *, prefetch: int = 2, in_order: bool = True
 ) -> WorkerIterator:
     window = pool.num_workers * prefetch
-    return WorkerIterator(pool, batches, seed=0, epoch=0, window=window, in_order=in_order, keep_workers=True)
+    return WorkerIterator(
+        pool, batches, seed=0, epoch=0, window=window, in_order=in_order, keep_workers=True, watch=unwatched()
+    )
 
 
 def singles(count: int) -> list[list[int]]:

@@ -15,7 +15,7 @@ from dataloader.iterators import InProcessIterator, Source, WorkerIterator
 from dataloader.recipe import Recipe
 from tests.datasets import Augmented, Unloadable
 from tests.equality import fingerprint
-from tests.toy_pool import Interrupt, ToyPool, interrupt
+from tests.toy_pool import Interrupt, ToyPool, interrupt, unwatched
 
 BATCHES = [[0, 1], [2, 3], [4, 5]]
 
@@ -33,12 +33,14 @@ class Samples:
 def in_process(
     dataset: Any, collate: Any = list, batches: Any = BATCHES, epoch: int = 0
 ) -> InProcessIterator:
-    return InProcessIterator(Recipe(dataset, collate), batches, seed=5, epoch=epoch)
+    return InProcessIterator(Recipe(dataset, collate), batches, seed=5, epoch=epoch, watch=unwatched())
 
 
 def with_toys(dataset: Any, collate: Any = list, batches: Any = BATCHES, epoch: int = 0) -> WorkerIterator:
     pool = ToyPool(Recipe(dataset, collate), num_workers=2, prefetch=2)
-    return WorkerIterator(pool, batches, seed=5, epoch=epoch, window=4, in_order=True, keep_workers=True)
+    return WorkerIterator(
+        pool, batches, seed=5, epoch=epoch, window=4, in_order=True, keep_workers=True, watch=unwatched()
+    )
 
 
 BOTH = pytest.mark.parametrize("make", [in_process, with_toys])

@@ -18,6 +18,8 @@ from dataloader import batch_pool, intake, iterators, ledger, samplers, slots, w
 from dataloader.arena import Arena
 from dataloader.batch_pool import BatchPool
 from dataloader.recipe import Recipe
+from dataloader.stats import Tally
+from dataloader.watch import Watch
 from dataloader.worker import MappedSlots
 from supervisor import exceptions
 from supervisor.channel import Channel, close_all, opened
@@ -137,6 +139,11 @@ def interrupt(number: int, frame: object) -> None:
 TRACED = {module.__file__ for module in (batch_pool, intake, iterators, ledger, samplers, slots, wire)}
 BEFORE_HANDLERS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")  # with whatever follows in the name
 BEFORE_NONE = "CALL_INTRINSIC"  # a call in name only; one of them ends a generator that is dropped
+
+
+def unwatched() -> Watch:
+    """Return what counts for an iterator that is nobody's."""
+    return Watch(Tally(), None)
 
 
 class Interrupter:
