@@ -19,9 +19,14 @@ from dataloader.stats import LoaderStats, Tally, sums
 from dataloader.status import WorkerStatus
 from dataloader.watch import Bar, Watch
 from dataloader.worker import Server
+from supervisor.payload import PayloadError
 from supervisor.policy import RestartPolicy
 from supervisor.report import ExitReport
 
+ADVICE = (
+    "leave it out of the pickle by __getstate__ and make it where it is used, or pass "
+    "multiprocessing_context='fork', which pickles nothing"
+)
 _FROZEN = frozenset(
     [
         "batch_sampler",
@@ -167,6 +172,7 @@ class DataLoader:
 
         Raises:
             WorkerDiedError: a worker is dead and is not replaced.
+            PayloadError: what the workers need cannot be pickled: it names the attribute.
             RuntimeError: the loader's workers belong to the process that this one was forked from.
             Exception: what a worker raised in its start-up, such as unpickling the dataset.
         """
@@ -303,7 +309,12 @@ class DataLoader:
             pool.raise_if_broken()  # by a death after which the epoch could still be completed
         pool.stop()
         server = Server(recipe, self.seed, self.worker_init_fn)
-        pool.start(server.serve, server.set_up)
+        try:
+            pool.start(server.serve, server.set_up)
+        except PayloadError as error:
+            names = ("dataset", "collate_fn", "worker_init_fn")
+            parts = {name: getattr(self, name) for name in names}
+            raise PayloadError.about(parts, ADVICE) or error from None
 
     @property
     def _prefetch(self) -> int:

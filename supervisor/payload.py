@@ -14,12 +14,14 @@ import io
 import mmap
 import os
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 
+from supervisor.culprit import find
 from supervisor.linux import create_memory_file
 
 ALIGNMENT_BYTES = 64
@@ -28,6 +30,16 @@ OUT_OF_BAND_BYTES = 1 << 16
 
 class PayloadError(TypeError):
     """An object cannot be pickled for a worker. Its cause is the error that pickling raised."""
+
+    @classmethod
+    def about(cls, parts: Mapping[str, Any], advice: str) -> PayloadError | None:
+        """Return an error that says which part of ``parts`` cannot be pickled, None where all can."""
+        culprit = find(parts, _dump)
+        if culprit is None:
+            return None
+        error = cls(f"{culprit}: {advice}")
+        error.__cause__ = culprit.error
+        return error
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,10 @@ class Payload:
 
         Raises PayloadError if it cannot be pickled.
         """
-        pickled, buffers, modules = _dump(value)
+        try:
+            pickled, buffers, modules = _dump(value)
+        except Exception as error:
+            raise PayloadError(f"{type(error).__name__}: {error}") from error
         views = [memoryview(pickled).toreadonly(), *(buffer.raw() for buffer in buffers)]
         spans = _lay_out(views)
         fd = create_memory_file("worker-payload")
@@ -112,10 +127,7 @@ def _dump(value: Any) -> tuple[memoryview, list[pickle.PickleBuffer], set[str]]:
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     pickler = _Pickler(file, buffers)
-    try:
-        pickler.dump(value)
-    except Exception as error:
-        raise PayloadError(f"{type(error).__name__}: {error}") from error
+    pickler.dump(value)
     return file.getbuffer(), buffers, pickler.modules - {"__main__", "builtins"}
 
 
