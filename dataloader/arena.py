@@ -49,17 +49,24 @@ class Arena:
 
 
 _current: Arena | None = None
+_indices: Sequence[Any] = ()
 
 
 @contextmanager
-def use(arena: Arena | None) -> Iterator[None]:
-    """Let ``empty`` give out ``arena``, if there is one."""
-    global _current
-    _current = arena
+def use(arena: Arena | None, indices: Sequence[Any] = ()) -> Iterator[None]:
+    """Let ``empty`` give out ``arena``, if there is one, for the batch of the samples at ``indices``."""
+    global _current, _indices
+    _current, _indices = arena, indices
     try:
         yield
     finally:
-        _current = None
+        _current, _indices = None, ()
+
+
+def sample_name(position: int, samples: int) -> str:
+    """Return what to call a sample of the batch in hand, with its index if that is known."""
+    known = len(_indices) == samples
+    return f"sample {position}" + (f" (index {_indices[position]!r})" if known else "")
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:

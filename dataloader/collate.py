@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
-from dataloader.arena import empty
+from dataloader.arena import empty, sample_name
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
@@ -16,8 +18,8 @@ def default_collate(samples: Sequence[Any]) -> Any:
     """Return ``samples`` as one batch.
 
     Numbers become an array of shape (samples,): int as int64, float as float64. Arrays of shape S and dtype D
-    become one of shape (samples, *S) and dtype D; numpy scalars likewise. Dicts, lists and tuples are
-    collated field by field and keep their type; str and bytes stay a list.
+    become one of shape (samples, *S) and dtype D; numpy scalars likewise. Mappings, sequences, named tuples
+    and dataclasses are collated field by field and keep their type; str and bytes stay a list.
 
     Parameters:
         samples: at least one; all alike.
@@ -31,6 +33,10 @@ def default_collate(samples: Sequence[Any]) -> Any:
     >>> default_collate([{"x": np.zeros(3)}, {"x": np.ones(3)}])["x"].shape
     (2, 3)
     """
+    if not len(samples):
+        raise ValueError(
+            "default_collate got an empty batch: let the batch_sampler give none, or pass a collate_fn"
+        )
     first = samples[0]
     if isinstance(first, np.ndarray):
         return _stack(samples)
@@ -40,16 +46,19 @@ def default_collate(samples: Sequence[Any]) -> Any:
         return _number_array(samples)
     if isinstance(first, Mapping):
         return _collate_mapping(samples)
-    if isinstance(first, tuple | list):
+    if isinstance(first, Sequence):
         return _collate_sequence(samples)
-    raise _not_collatable(first)
+    if is_dataclass(first) and not isinstance(first, type):
+        return _collate_dataclass(samples)
+    raise _not_collatable(samples, 0)
 
 
-def _not_collatable(sample: Any) -> TypeError:
-    kind = type(sample)
+def _not_collatable(samples: Sequence[Any], at: int) -> TypeError:
+    kind = type(samples[at])
+    what = "None" if samples[at] is None else f"{kind.__module__}.{kind.__qualname__} objects"
     return TypeError(
-        f"default_collate cannot put {kind.__module__}.{kind.__qualname__} objects into a batch: "
-        "return numbers, numpy arrays, str, bytes, dicts, lists or tuples of these, or pass a collate_fn"
+        f"default_collate cannot put {what} into a batch, as in {sample_name(at, len(samples))}: return "
+        "numbers, numpy arrays, str, bytes, mappings, sequences or dataclasses of these, or pass a collate_fn"
     )
 
 
@@ -74,13 +83,19 @@ def _why_no_numbers(numbers: Sequence[Any]) -> Exception:
 
 
 def _not_alike(samples: Sequence[Any], different: int) -> TypeError:
-    sample = samples[different]
-    if sample is None:
-        return _not_collatable(sample)
+    if samples[different] is None:
+        return _not_collatable(samples, different)
+    types = _both(samples, different, lambda sample: type(sample).__name__)
     return TypeError(
-        f"default_collate needs samples of one type: {type(samples[0]).__name__} in sample 0, "
-        f"{type(sample).__name__} in sample {different}: return one type, or pass a collate_fn"
+        f"default_collate needs samples of one type: {types}: return one type, or pass a collate_fn"
     )
+
+
+def _both(samples: Sequence[Any], different: int, describe: Callable[[Any], Any]) -> str:
+    """Return what the first sample is and what the one that differs from it is."""
+    count = len(samples)
+    first, other = (f"{describe(samples[i])} in {sample_name(i, count)}" for i in (0, different))
+    return f"{first}, {other}"
 
 
 def _all_are(kind: type, samples: Sequence[Any]) -> bool:
@@ -92,9 +107,10 @@ def _stack(samples: Sequence[Any]) -> Any:
     first = arrays[0]
     different = next((i for i, array in enumerate(arrays) if array.shape != first.shape), None)
     if different is not None:
+        shapes = _both(arrays, different, lambda array: array.shape)
         raise ValueError(
-            f"default_collate cannot stack arrays of different shapes: {first.shape} in sample 0, "
-            f"{arrays[different].shape} in sample {different}: pad them, or pass a collate_fn"
+            f"default_collate cannot stack arrays of different shapes: {shapes}: pad them, or pass a "
+            "collate_fn"
         )
     dtype = np.result_type(*dict.fromkeys(array.dtype for array in arrays))
     return np.stack(arrays, out=empty((len(arrays), *first.shape), dtype))
@@ -106,28 +122,61 @@ def _collate_mapping(samples: Sequence[Any]) -> Any:
         if not isinstance(sample, Mapping):
             raise _not_alike(samples, i)
         if sample.keys() != first.keys():
-            raise ValueError(
-                f"default_collate needs the same keys in every sample: {list(first)} in sample 0, "
-                f"{list(sample)} in sample {i}"
-            )
-    fields = {key: default_collate([sample[key] for sample in samples]) for key in first}
-    return fields if type(first) is dict else type(first)(fields)
+            keys = _both(samples, i, list)
+            raise ValueError(f"default_collate needs the same keys in every sample: {keys}")
+    batches = {key: default_collate([sample[key] for sample in samples]) for key in first}
+    return batches if type(first) is dict else _like_mapping(first, batches)
+
+
+def _like_mapping(first: Mapping[Any, Any], batches: dict[Any, Any]) -> Any:
+    """Return a mapping like ``first``, of its type and with its attributes, or a dict if that cannot be."""
+    if isinstance(first, MutableMapping):
+        like = copy.copy(first)
+        like.update(batches)
+        return like
+    try:
+        return type(first)(batches)  # type: ignore[call-arg]
+    except TypeError:
+        return batches
 
 
 def _collate_sequence(samples: Sequence[Any]) -> Any:
     first = samples[0]
     for i, sample in enumerate(samples):
-        if not isinstance(sample, tuple | list):
+        if not isinstance(sample, Sequence) or isinstance(sample, str | bytes):
             raise _not_alike(samples, i)
         if len(sample) != len(first):
-            raise ValueError(
-                f"default_collate needs sequences of one length: {len(first)} in sample 0 of the batch, "
-                f"{len(sample)} in sample {i}"
-            )
-    fields = [default_collate(field) for field in zip(*samples, strict=True)]
-    if hasattr(first, "_fields"):
-        return type(first)(*fields)
-    return type(first)(fields)
+            lengths = _both(samples, i, len)
+            raise ValueError(f"default_collate needs sequences of one length: {lengths}")
+    batches = [default_collate(field) for field in zip(*samples, strict=True)]
+    if type(first) is list:
+        return batches
+    return type(first)(*batches) if hasattr(first, "_fields") else _like_sequence(first, batches)
+
+
+def _like_sequence(first: Sequence[Any], batches: list[Any]) -> Any:
+    """Return a sequence like ``first``, of its type and with its attributes, or a list if that cannot be."""
+    try:
+        if not isinstance(first, MutableSequence):
+            return type(first)(batches)  # type: ignore[call-arg]
+        like = copy.copy(first)
+        for i, batch in enumerate(batches):
+            like[i] = batch
+        return like
+    except TypeError:
+        return batches
+
+
+def _collate_dataclass(samples: Sequence[Any]) -> Any:
+    first = samples[0]
+    for i, sample in enumerate(samples):
+        if type(sample) is not type(first):
+            raise _not_alike(samples, i)
+    batch = copy.copy(first)  # not made anew: __init__ and __post_init__ are for samples
+    for field in fields(first):
+        column = default_collate([getattr(sample, field.name) for sample in samples])
+        object.__setattr__(batch, field.name, column)  # it may be frozen
+    return batch
 
 
 def default_convert(sample: Any) -> Any:

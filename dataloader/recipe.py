@@ -87,7 +87,7 @@ class Recipe:
         page.enter(State.SAMPLE)
         samples = self.fetch(self.dataset, order, page)
         page.enter(State.COLLATE)
-        with use(arena):
+        with use(arena, order.indices):
             return self.collate(samples)
 
 

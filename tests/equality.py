@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -21,4 +22,6 @@ def fingerprint(batch: Any) -> Any:
         return (type(batch), [(key, fingerprint(field)) for key, field in batch.items()])
     if isinstance(batch, list | tuple):
         return (type(batch), [fingerprint(field) for field in batch])
+    if is_dataclass(batch):
+        return (type(batch), fingerprint(vars(batch)))
     return (type(batch), batch)

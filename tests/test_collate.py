@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from array import array
+from collections import OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,6 +25,31 @@ class Boxes(NamedTuple):
     label: Any
 
 
+@dataclass
+class Point:
+    x: Any
+    y: Any
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Counts how often it is made; one field is not for __init__."""
+
+    side: Any
+    area: Any = field(init=False)
+    made: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        type(self).made += 1
+        object.__setattr__(self, "area", self.side**2)
+
+
+class Named(dict[str, Any]):
+    """A mapping with an attribute of its own."""
+
+    name = ""
+
+
 # ---- equal to plain numpy ------------------------------------------------------------------------
 
 
@@ -32,6 +60,8 @@ def stacked(samples: Sequence[Any]) -> Any:
         return list(samples)
     if isinstance(first, Mapping):
         return type(first)((key, stacked([sample[key] for sample in samples])) for key in first)  # type: ignore[call-arg]
+    if isinstance(first, Point):
+        return Point(stacked([sample.x for sample in samples]), stacked([sample.y for sample in samples]))
     if isinstance(first, tuple | list):
         fields = [stacked([sample[i] for sample in samples]) for i in range(len(first))]
         return type(first)(*fields) if isinstance(first, Boxes) else type(first)(fields)
@@ -95,7 +125,7 @@ LEAVES: list[Kind] = [
     arrays_of_text,
     arrays_of_several_dtypes,
 ]
-NESTS = ["leaf", "leaf", "dict", "ordered", "tuple", "list", "named"]
+NESTS = ["leaf", "leaf", "dict", "ordered", "tuple", "list", "named", "dataclass"]
 
 
 def nests(draw: st.DrawFn, depth: int) -> st.SearchStrategy[Any]:
@@ -104,8 +134,9 @@ def nests(draw: st.DrawFn, depth: int) -> st.SearchStrategy[Any]:
     if kind == "leaf":
         leaf: Kind = draw(st.sampled_from(LEAVES))
         return leaf(draw)
-    if kind == "named":
-        return st.builds(Boxes, nests(draw, depth - 1), nests(draw, depth - 1))
+    if kind in ("named", "dataclass"):
+        made = Boxes if kind == "named" else Point
+        return st.builds(made, nests(draw, depth - 1), nests(draw, depth - 1))
     fields = [nests(draw, depth - 1) for _ in range(draw(st.integers(0, 3)))]
     if kind == "tuple":
         return st.tuples(*fields)
@@ -173,6 +204,54 @@ def test_object_arrays_keep_their_objects() -> None:
     assert batch[1, 0] is thing
 
 
+def test_a_dataclass_is_neither_made_anew_nor_changed() -> None:
+    samples = [Derived(2), Derived(3)]
+    made = Derived.made
+    batch = default_collate(samples)
+    assert (batch.side.tolist(), batch.area.tolist()) == ([2, 3], [4, 9])
+    assert (type(batch), Derived.made, samples[0].side) == (Derived, made, 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **items: defaultdict(list, items),
+        lambda **items: Named(items),
+        lambda **items: UserDict(items),
+        lambda **items: MappingProxyType(items),
+    ],
+    ids=["defaultdict", "a subclass", "UserDict", "a proxy"],
+)
+def test_mappings_keep_their_type(make: Any) -> None:
+    samples = [make(x=1, y="a"), make(x=2, y="b")]
+    batch = default_collate(samples)
+    assert type(batch) is type(samples[0])
+    assert (batch["x"].tolist(), batch["y"], list(batch)) == ([1, 2], ["a", "b"], ["x", "y"])
+    assert samples[0]["x"] == 1
+
+
+def test_mappings_keep_what_else_they_have() -> None:
+    samples = [Named(x=1), Named(x=2)]
+    samples[0].name = "first"
+    assert default_collate(samples).name == "first"
+    assert default_collate([defaultdict(list, x=1)])["new"] == []
+
+
+@pytest.mark.parametrize(
+    "make", [UserList, deque, lambda items: array("q", items)], ids=["UserList", "deque", "array"]
+)
+def test_sequences_keep_their_type_if_that_can_hold_batches(make: Any) -> None:
+    batch = default_collate([make([1, 2]), make([3, 4])])
+    assert [column.tolist() for column in batch] == [[1, 3], [2, 4]]
+    assert type(batch) is (list if make([1]).__class__ is array else type(make([])))
+
+
+def test_ranges_become_lists() -> None:
+    assert fingerprint(default_collate([range(2), range(5, 7)])) == fingerprint(
+        [np.array([0, 5]), np.array([1, 6])]
+    )
+
+
 # ---- what it gives, in figures -------------------------------------------------------------------
 
 
@@ -222,11 +301,26 @@ class Opaque:
     pass
 
 
+def test_an_error_names_the_samples_by_their_indices() -> None:
+    with (
+        arena.use(None, [7, "b", 9]),
+        pytest.raises(ValueError, match=r"\(2,\) in sample 0 \(index 7\), \(3,\) in"),
+    ):
+        default_collate([np.zeros(2), np.zeros(2), np.zeros(3)])
+    with (
+        arena.use(None, [7, "b"]),
+        pytest.raises(TypeError, match=r"None into a batch, as in sample 1 \(index 'b'\)"),
+    ):
+        default_collate([{"x": 1}, {"x": None}])
+    with arena.use(None, [7, "b", 9]), pytest.raises(TypeError, match="as in sample 1: return"):
+        default_collate([1, None])
+
+
 @pytest.mark.parametrize(
     ("samples", "kind", "message"),
     [
-        ([None, 1], TypeError, "cannot put builtins.NoneType objects into a batch: return numbers"),
-        ([1, None], TypeError, "cannot put builtins.NoneType objects into a batch: return numbers"),
+        ([None, 1], TypeError, "cannot put None into a batch, as in sample 0: return numbers"),
+        ([1, None], TypeError, "cannot put None into a batch, as in sample 1: return numbers"),
         ([Opaque()], TypeError, "cannot put tests.test_collate.Opaque objects into a batch"),
         ([{"a": Opaque()}], TypeError, "or pass a collate_fn"),
         ([{1}], TypeError, "builtins.set"),
@@ -260,8 +354,11 @@ class Opaque:
         (
             [(1,), (1,), (1, 2)],
             ValueError,
-            "of one length: 1 in sample 0 of the batch, 2 in sample 2",
+            "of one length: 1 in sample 0, 2 in sample 2",
         ),
+        ([], ValueError, "got an empty batch: let the batch_sampler give none"),
+        ([Point(1, 2), {"x": 1}], TypeError, "Point in sample 0, dict in sample 1"),
+        ([Point], TypeError, "cannot put builtins.type objects into a batch"),
     ],
 )
 def test_what_cannot_be_collated_is_explained(samples: list[Any], kind: type, message: str) -> None:

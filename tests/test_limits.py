@@ -45,7 +45,17 @@ print(len(kept), "whole")
 def run(program: str, *arguments: object, within: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """Run a program in a process of its own, where its limits are its own."""
     return subprocess.run(
-        [*within, sys.executable, "-W", "error", "-c", program, *map(str, arguments)],
+        [
+            *within,
+            sys.executable,
+            "-W",
+            "error",
+            "-W",
+            "ignore:num_workers",
+            "-c",
+            program,
+            *map(str, arguments),
+        ],
         env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
