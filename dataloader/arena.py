@@ -54,9 +54,11 @@ _indices: Sequence[Any] = ()
 
 @contextmanager
 def use(arena: Arena | None, indices: Sequence[Any] = ()) -> Iterator[None]:
-    """Let ``empty`` give out ``arena``, if there is one, for the batch of the samples at ``indices``."""
+    """Let ``empty`` give out ``arena``, from its start, for the batch of the samples at ``indices``."""
     global _current, _indices
     _current, _indices = arena, indices
+    if arena is not None:
+        arena.used_bytes = 0
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from dataloader.batch_pool import BatchPool
 from dataloader.intake import Intake
 from dataloader.interrupts import is_interrupt
 from dataloader.ledger import Epoch, Job
-from dataloader.pieces import kept_random_state
+from dataloader.random_state import Setter, kept_random_state
 from dataloader.recipe import Order, Recipe
 from dataloader.stats import Progress
 from dataloader.watch import Watch
@@ -59,7 +59,9 @@ class InProcessIterator:
         start_s = time.monotonic()
         try:
             with kept_random_state():
-                batch = self._recipe.make(Order(self._seed, self._epoch, number, indices), self._page)
+                batch = self._recipe.make(
+                    Order(self._seed, self._epoch, number, indices), self._page, Setter()
+                )
         except Exception as error:
             if not is_interrupt(error):
                 self._source.taken, tally.delivered = number, delivered

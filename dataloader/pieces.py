@@ -10,16 +10,11 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-import random
 import struct
-import sys
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
-
-from numpy import random as numpy_random  # lazy in numpy 2: imported here, once, not in each forked worker
 
 MAX_PIECES = 4
 SAMPLES_PER_PIECE = 8
@@ -70,30 +65,6 @@ def derived_seed(seed: int, *numbers: int) -> int:
     """
     key = struct.pack(f"<Q{len(numbers)}Q", seed, *numbers)
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
-
-
-def set_random_state(seeds: Seeds) -> None:
-    """Seed Python's, numpy's and, if it is loaded, torch's global generator."""
-    random.seed(seeds.python)
-    numpy_random.seed(seeds.numpy)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.manual_seed(seeds.torch)
-
-
-@contextmanager
-def kept_random_state() -> Iterator[None]:
-    """Put the global generators back as they were, at the end."""
-    python, numpy = random.getstate(), numpy_random.get_state()
-    torch = sys.modules.get("torch")
-    torch_state = None if torch is None else torch.default_generator.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        numpy_random.set_state(numpy)
-        if torch is not None:
-            torch.default_generator.set_state(torch_state)
 
 
 def _index_bytes(indices: Sequence[Any]) -> bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from dataloader.arena import Arena, use
 from dataloader.datasets import fetch_all
-from dataloader.pieces import layout, piece_seeds, set_random_state
+from dataloader.pieces import layout, piece_seeds
+from dataloader.random_state import Setter
 from supervisor.page import ITEM, Page, State
 
 Collate = Callable[[Any], Any]
@@ -31,31 +33,27 @@ class Order(NamedTuple):
     indices: Sequence[Any]
 
 
-def each(dataset: Any, order: Order, page: Page) -> list[Any]:
-    """Return the samples, loaded one by one, in pieces of which each has its own random state."""
+def each(dataset: Any, order: Order, start: int, stop: int, page: Page) -> list[Any]:
+    """Return samples number ``start`` to ``stop - 1`` of a batch, loaded one by one."""
     samples: list[Any] = []
     words = page.words
-    for piece, (start, stop) in enumerate(layout(len(order.indices))):
-        indices = order.indices[start:stop]
-        set_random_state(piece_seeds(order.seed, order.epoch, order.batch, piece, indices))
-        for position, index in enumerate(indices, start):
-            words[ITEM] = position
-            samples.append(dataset[index])
+    for position, index in enumerate(order.indices[start:stop], start):
+        words[ITEM] = position
+        samples.append(dataset[index])
     return samples
 
 
-def together(dataset: Any, order: Order, page: Page) -> list[Any]:
-    """Return the samples, loaded by one call of ``__getitems__``: the batch is one piece."""
-    set_random_state(piece_seeds(order.seed, order.epoch, order.batch, 0, order.indices))
+def together(dataset: Any, order: Order, start: int, stop: int, page: Page) -> list[Any]:
+    """Return all samples of a batch, loaded by one call of ``__getitems__``."""
     return fetch_all(dataset, order.indices)
 
 
-def one(dataset: Any, order: Order, page: Page) -> Any:
-    """Return the only sample."""
-    return each(dataset, order, page)[0]
+def one(dataset: Any, order: Order, start: int, stop: int, page: Page) -> Any:
+    """Return the only sample of a batch that is none."""
+    return each(dataset, order, start, stop, page)[0]
 
 
-Fetch = Callable[[Any, Order, Page], Any]
+Fetch = Callable[[Any, Order, int, int, Page], Any]
 
 
 @dataclass(frozen=True)
@@ -79,13 +77,39 @@ class Recipe:
             return cls(dataset, collate, one)
         return cls(dataset, collate, together if callable(getattr(dataset, "__getitems__", None)) else each)
 
-    def make(self, order: Order, page: Page, arena: Arena | None = None) -> Any:
-        """Make the batch, saying on ``page`` where it is.
+    def make(self, order: Order, page: Page, setter: Setter, arena: Arena | None = None) -> Any:
+        """Make the batch, saying on ``page`` where it is, and having ``setter`` set the random state.
 
         Only what is made in ``collate`` may lie in ``arena``: a sample may be kept by its dataset.
         """
         page.enter(State.SAMPLE)
-        samples = self.fetch(self.dataset, order, page)
+        return setter.run(
+            partial(self._make_in_pieces, order, page, setter, arena),
+            partial(self._make_as_a_whole, order, page, arena),
+        )
+
+    def _make_as_a_whole(self, order: Order, page: Page, arena: Arena | None) -> Any:
+        samples = self.fetch(self.dataset, order, 0, len(order.indices), page)
+        return self._collate(samples, order, page, arena)
+
+    def _make_in_pieces(self, order: Order, page: Page, setter: Setter, arena: Arena | None) -> Any:
+        """Collating is part of the last piece."""
+        page.enter(State.SAMPLE)
+        count = len(order.indices)
+        samples: Any = []
+        for piece, (start, stop) in enumerate(layout(count) if self.fetch is each else ((0, count),)):
+            indices = order.indices[start:stop]
+            setter.set(piece_seeds(order.seed, order.epoch, order.batch, piece, indices))
+            try:
+                fetched = self.fetch(self.dataset, order, start, stop, page)
+                samples = samples + fetched if start else fetched
+                if stop == count:
+                    return self._collate(samples, order, page, arena)
+            finally:
+                setter.end()
+        raise AssertionError("a layout has a last piece")
+
+    def _collate(self, samples: Any, order: Order, page: Page, arena: Arena | None) -> Any:
         page.enter(State.COLLATE)
         with use(arena, order.indices):
             return self.collate(samples)

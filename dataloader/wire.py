@@ -73,7 +73,8 @@ class Result(NamedTuple):
     @property
     def moved_bytes(self) -> int:
         """How many bytes of it were moved."""
-        return sum(length for _, length, _ in self.spans) + (0 if self.body is None else len(self.body))
+        inline = 0 if self.body is None else len(self.body)
+        return inline + sum([length for _, length, _ in self.spans]) if self.spans else inline
 
     @property
     def used_bytes(self) -> int:

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 
 from dataloader import wire
 from dataloader.arena import Arena
-from dataloader.pieces import Seeds, set_random_state
+from dataloader.pieces import Seeds
+from dataloader.random_state import LazySetter, set_random_state
 from dataloader.recipe import Recipe, WorkerInit, where
 from dataloader.slots import map_shared
 from dataloader.wire import Task
@@ -51,6 +52,7 @@ class Server:
 
     def serve(self, pipe: Channel, context: WorkerContext) -> None:
         """Answer tasks until the pipe ends."""
+        self._setter = LazySetter()
         slots = MappedSlots()
         last_seq = -1
         while (message := pipe.receive()) is not None:
@@ -81,7 +83,7 @@ class Server:
     def _result(self, task: Task, memory: memoryview, context: WorkerContext) -> tuple[bytes, int | None]:
         try:
             arena = Arena(memory)
-            batch = self.recipe.make(task.order, context.page, arena)
+            batch = self.recipe.make(task.order, context.page, self._setter, arena)
             return wire.encode_batch(task.seq, batch, arena)
         except BaseException as error:
             return wire.encode_error(task.seq, exceptions.pack(error, self._where(task, context))), None

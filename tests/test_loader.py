@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from dataloader import DataLoader, Dataset, IterableDataset, RestartPolicy
-from dataloader.pieces import Seeds, set_random_state
+from dataloader.pieces import Seeds
+from dataloader.random_state import set_random_state
 from supervisor.payload import PayloadError
 from tests.datasets import (
     Augmented,

@@ -1,11 +1,8 @@
 """The layout and the random state of pieces: part of every batch's bytes, so they are pinned here."""
 
-import hashlib
 import pickle
-import random
 import subprocess
 import sys
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataloader import pieces
 from dataloader.pieces import MAX_PIECES, SAMPLES_PER_PIECE, Seeds, layout, piece_seeds
 
 GOLDEN_SEEDS: dict[tuple[Any, ...], Seeds] = {
@@ -125,71 +121,3 @@ def test_seeds_do_not_depend_on_the_hash_seed() -> None:
         for hash_seed in ("1", "2")
     }
     assert outputs == {f"{piece_seeds(1, 2, 3, 4, ['a', ('b', 5)])}\n".encode()}
-
-
-def draw() -> complex:
-    """Draw a number from Python's generator and one from numpy's."""
-    return complex(random.random(), np.random.random())
-
-
-def test_the_random_state_is_final() -> None:
-    pieces.set_random_state(Seeds(1, 2, 3))
-    drawn = [draw() for _ in range(100)]
-    digest = hashlib.sha256(np.array(drawn).tobytes()).hexdigest()
-    assert digest.startswith("8f98211594255a1b")
-
-
-def test_kept_random_state_is_put_back() -> None:
-    pieces.set_random_state(Seeds(1, 1, 1))
-    expected = draw()
-    pieces.set_random_state(Seeds(1, 1, 1))
-    with pieces.kept_random_state():
-        pieces.set_random_state(Seeds(2, 2, 2))
-        assert draw() != expected
-    assert draw() == expected
-
-
-def test_kept_random_state_is_put_back_after_an_exception() -> None:
-    pieces.set_random_state(Seeds(1, 1, 1))
-    expected = draw()
-    pieces.set_random_state(Seeds(1, 1, 1))
-    with pytest.raises(ZeroDivisionError), pieces.kept_random_state():
-        draw() / 0
-    assert draw() == expected
-
-
-def test_kept_random_state_keeps_the_cached_gaussian() -> None:
-    """numpy makes normal numbers in pairs and keeps the second."""
-    np.random.seed(5)
-    first, second = np.random.normal(), np.random.normal()
-    np.random.seed(5)
-    assert np.random.normal() == first
-    with pieces.kept_random_state():
-        np.random.seed(6)
-    assert np.random.normal() == second
-
-
-TORCH_PROGRAM = """
-import torch
-from dataloader.pieces import Seeds, kept_random_state, set_random_state
-
-set_random_state(Seeds(1, 2, 2**64 - 1))
-first = torch.rand(3).tolist()
-set_random_state(Seeds(1, 2, 2**64 - 1))
-assert torch.rand(3).tolist() == first
-
-with kept_random_state():
-    set_random_state(Seeds(1, 2, 5))
-    assert torch.rand(3).tolist() != first
-set_random_state(Seeds(1, 2, 2**64 - 1))
-with kept_random_state():
-    torch.rand(3)
-assert torch.rand(3).tolist() == first
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-def test_torch_is_seeded_and_kept_too() -> None:
-    """In a process of its own: once torch is loaded, it is in every test that follows."""
-    subprocess.run([sys.executable, "-c", TORCH_PROGRAM], check=True, timeout=60)

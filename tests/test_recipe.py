@@ -12,7 +12,8 @@ import pytest
 
 from dataloader import empty
 from dataloader.arena import SMALL_BYTES, Arena
-from dataloader.pieces import kept_random_state, layout, piece_seeds, set_random_state
+from dataloader.pieces import layout, piece_seeds
+from dataloader.random_state import Setter, kept_random_state, set_random_state
 from dataloader.recipe import Order, Recipe, where
 from supervisor.page import RECORD_BYTES, Page, State
 
@@ -40,7 +41,7 @@ def draw(index: int) -> tuple[int, float, float]:
 
 def make(order: Order, page: Page, sample: Callable[[int], Any] = draw, collate: Any = list) -> Any:
     with kept_random_state():
-        return Recipe(ByIndex(sample), collate).make(order, page)
+        return Recipe(ByIndex(sample), collate).make(order, page, Setter())
 
 
 @pytest.mark.parametrize("samples", [1, 7, 16, 35])
@@ -108,7 +109,7 @@ def test_only_what_is_collated_lies_in_the_arena(page: Page) -> None:
     room = memoryview(bytearray(1 << 20))
     dataset = ByIndex(lambda index: empty(SMALL_BYTES, np.uint8))
     recipe = Recipe(dataset, collate=lambda samples: (samples, empty(SMALL_BYTES, np.uint8)))
-    samples, collated = recipe.make(Order(0, 0, 0, [0, 1]), page, Arena(room))
+    samples, collated = recipe.make(Order(0, 0, 0, [0, 1]), page, Setter(), Arena(room))
     slot = np.frombuffer(room, np.uint8)
     assert [np.may_share_memory(array, slot) for array in (*samples, collated)] == [False, False, True]
     assert not np.may_share_memory(empty(SMALL_BYTES, np.uint8), slot)

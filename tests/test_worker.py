@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dataloader import default_collate, wire
-from dataloader.pieces import kept_random_state
+from dataloader.random_state import kept_random_state
 from dataloader.recipe import Order, Recipe
 from dataloader.slots import Slot, size_class
 from dataloader.wire import BATCH, CANCELLED, ERROR, Result, Task

@@ -17,6 +17,7 @@ from typing import Any
 from dataloader import batch_pool, intake, iterators, ledger, samplers, slots, wire
 from dataloader.arena import Arena
 from dataloader.batch_pool import BatchPool
+from dataloader.random_state import Setter
 from dataloader.recipe import Recipe
 from dataloader.stats import Tally
 from dataloader.watch import Watch
@@ -65,7 +66,8 @@ class Toy:
 
     def _result(self, task: wire.Task, arena: Arena) -> tuple[bytes, int | None]:
         try:
-            return wire.encode_batch(task.seq, self.recipe.make(task.order, self.page, arena), arena)
+            batch = self.recipe.make(task.order, self.page, Setter(), arena)
+            return wire.encode_batch(task.seq, batch, arena)
         except Exception as error:
             return wire.encode_error(task.seq, exceptions.pack(error)), None
 
