@@ -145,6 +145,7 @@ def _settle_in(birth: Birth) -> None:
     for number in (signal.SIGINT, signal.SIGCHLD):  # all that the supervisor has handlers for
         signal.signal(number, signal.SIG_DFL)
     _volunteer_for_oom()
+    _yield_to_consumer()
     faulthandler.enable(birth.handles.stack, all_threads=True)
     faulthandler.register(STACK_SIGNAL, birth.handles.stack, all_threads=True)
 
@@ -156,6 +157,12 @@ def _volunteer_for_oom() -> None:
         score = min(1000, int(os.read(fd, 16)) + OOM_SCORE_RAISE)
         os.pwrite(fd, str(score).encode(), 0)
         os.close(fd)
+
+
+def _yield_to_consumer() -> None:
+    """Let a woken worker not interrupt what runs: often that is the consumer, which had just sent it a task."""
+    with contextlib.suppress(OSError):  # it may be refused
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _forget_parent_processes() -> None:
