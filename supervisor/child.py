@@ -160,7 +160,7 @@ def _volunteer_for_oom() -> None:
 
 
 def _yield_to_consumer() -> None:
-    """Let a woken worker not interrupt what runs: often that is the consumer, which had just sent it a task."""
+    """Let a woken worker not interrupt what runs: often the consumer, which had just sent it a task."""
     with contextlib.suppress(OSError):  # it may be refused
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
