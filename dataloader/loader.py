@@ -128,7 +128,7 @@ class DataLoader:
         self.in_order = checked_flag("in_order", in_order)
         self.restart = arguments.checked_restart(restart)
         arguments.refuse_contradictions(batch_size, shuffle, sampler, batch_sampler, drop_last)
-        self.drop_last = checked_flag("drop_last", drop_last)
+        self.drop_last = checked_flag("drop_last", drop_last, wrong_type=ValueError)
         self.sampler = arguments.chosen_sampler(dataset, sampler, batch_sampler, shuffle)
         self.batch_sampler = arguments.chosen_batch_sampler(
             self.sampler, batch_sampler, batch_size, drop_last

@@ -121,7 +121,9 @@ class RandomSampler(SeededSampler):
         self.data_source = data_source
         self.replacement = checked_flag("replacement", replacement)
         self._num_samples = (
-            None if num_samples is None else checked_count("num_samples", num_samples, least=1)
+            None
+            if num_samples is None
+            else checked_count("num_samples", num_samples, least=1, wrong_type=ValueError)
         )
 
     @property
@@ -186,7 +188,7 @@ class WeightedRandomSampler(SeededSampler):
     ) -> None:
         super().__init__(generator, seed)
         self.weights = _checked_weights(weights)
-        self.num_samples = checked_count("num_samples", num_samples, least=1)
+        self.num_samples = checked_count("num_samples", num_samples, least=1, wrong_type=ValueError)
         self.replacement = checked_flag("replacement", replacement)
         possible = int(np.count_nonzero(self.weights))
         if not replacement and num_samples > possible:
@@ -217,8 +219,8 @@ class BatchSampler(Sampler):
 
     def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
         self.sampler = sampler
-        self.batch_size = checked_count("batch_size", batch_size, least=1)
-        self.drop_last = checked_flag("drop_last", drop_last)
+        self.batch_size = checked_count("batch_size", batch_size, least=1, wrong_type=ValueError)
+        self.drop_last = checked_flag("drop_last", drop_last, wrong_type=ValueError)
 
     def __iter__(self) -> Iterator[list[Any]]:
         return _Batches(iter(self.sampler), self.batch_size, self.drop_last)
@@ -264,19 +266,20 @@ def iterate(sampler: Iterable[Any], seed: int, epoch: int) -> Iterator[Any]:
 
 
 # ---- arguments -----------------------------------------------------------------------------------
+# A value of a wrong type is a TypeError, or a ValueError where torch raises that.
 
 
-def checked_count(name: str, value: Any, least: int) -> int:
+def checked_count(name: str, value: Any, least: int, wrong_type: type[Exception] = TypeError) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r}: give a whole number, at least {least}")
+        raise wrong_type(f"{name}={value!r}: give a whole number, at least {least}")
     if value < least:
         raise ValueError(f"{name}={value!r}: give at least {least}")
     return int(value)
 
 
-def checked_flag(name: str, value: Any) -> bool:
+def checked_flag(name: str, value: Any, wrong_type: type[Exception] = TypeError) -> bool:
     if not isinstance(value, bool | np.bool_ | int):
-        raise TypeError(f"{name}={value!r}: give True or False")
+        raise wrong_type(f"{name}={value!r}: give True or False")
     return bool(value)
 
 

@@ -162,7 +162,7 @@ def test_an_empty_source_is_an_empty_epoch() -> None:
     ("sampler", "arguments", "kind", "message"),
     [
         (RandomSampler, {"num_samples": 0}, ValueError, "num_samples=0: give at least 1"),
-        (RandomSampler, {"num_samples": 1.5}, TypeError, "num_samples=1.5: give a whole number"),
+        (RandomSampler, {"num_samples": 1.5}, ValueError, "num_samples=1.5: give a whole number"),
         (RandomSampler, {"replacement": "no"}, TypeError, "replacement='no': give True or False"),
         (RandomSampler, {"generator": 3}, TypeError, "generator=3: give a numpy.random.Generator"),
         (RandomSampler, {"generator": random.Random(), "seed": 1}, ValueError, "seed=1 and generator="),
@@ -176,8 +176,13 @@ def test_an_empty_source_is_an_empty_epoch() -> None:
             "num_samples=2: only 1 weights are above 0",
         ),
         (BatchSampler, {"batch_size": 0, "drop_last": False}, ValueError, "batch_size=0: give at least 1"),
-        (BatchSampler, {"batch_size": True, "drop_last": False}, TypeError, "batch_size=True: give a whole"),
-        (BatchSampler, {"batch_size": 1, "drop_last": None}, TypeError, "drop_last=None: give True or False"),
+        (BatchSampler, {"batch_size": True, "drop_last": False}, ValueError, "batch_size=True: give a whole"),
+        (
+            BatchSampler,
+            {"batch_size": 1, "drop_last": None},
+            ValueError,
+            "drop_last=None: give True or False",
+        ),
     ],
 )
 def test_a_wrong_argument_is_named(
