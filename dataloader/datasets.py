@@ -29,7 +29,7 @@ class Dataset(Generic[T_co]):
 
 
 class IterableDataset(Dataset[T_co]):
-    """A dataset that is a stream of samples."""
+    """A dataset that is a stream of samples. DataLoader does not take one yet: NotImplementedError."""
 
     def __iter__(self) -> Iterator[T_co]:
         raise NotImplementedError(f"{type(self).__name__} must define __iter__()")
@@ -37,6 +37,10 @@ class IterableDataset(Dataset[T_co]):
 
 class Subset(Dataset[T_co]):
     """Those samples of ``dataset`` that ``indices`` name, in that order.
+
+    Parameters:
+        dataset: anything with ``__getitem__``.
+        indices: a sequence of what ``dataset`` takes as an index; one may come several times.
 
     >>> Subset("abcdef", [5, 0])[0]
     'f'
@@ -60,6 +64,15 @@ class Subset(Dataset[T_co]):
 
 class ConcatDataset(Dataset[T_co]):
     """Several datasets, one after the other.
+
+    Parameters:
+        datasets: map-style datasets, at least one. Their lengths are taken now.
+
+    Raises:
+        ValueError: there are none.
+        TypeError: one has no ``__len__``.
+
+    A negative index counts from the end; one out of range raises IndexError.
 
     >>> both = ConcatDataset(["abc", "de"])
     >>> len(both), both[3], both[-1]

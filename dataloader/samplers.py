@@ -38,6 +38,9 @@ class Sampler:
 class SequentialSampler(Sampler):
     """Indices 0, 1, 2 ... of ``data_source``.
 
+    Parameters:
+        data_source: what has the length, as it is when an epoch begins.
+
     >>> list(SequentialSampler("abc"))
     [0, 1, 2]
     """
@@ -101,7 +104,12 @@ class RandomSampler(SeededSampler):
         replacement: draw each index anew, so that one may come several times.
         num_samples: how many indices; by default as many as ``data_source`` has. Without replacement and
             beyond that, whole random orders follow one another.
-        generator, seed: see SeededSampler.
+        generator: a ``numpy.random.Generator`` or ``random.Random`` from which each epoch draws its seed.
+        seed: 0 to 2**64 - 1; None: the loader's, or one that is drawn now.
+
+    Raises:
+        ValueError, TypeError: naming the argument and what to write instead. Where there is nothing to draw
+            from, ValueError by ``iter()``.
 
     >>> sampler = RandomSampler("abcd", seed=1)
     >>> sorted(sampler), len(list(RandomSampler("abcd", num_samples=6)))
@@ -149,6 +157,14 @@ class RandomSampler(SeededSampler):
 class SubsetRandomSampler(SeededSampler):
     """The given ``indices`` in random order.
 
+    Parameters:
+        indices: a sequence of what the dataset takes as an index.
+        generator: a ``numpy.random.Generator`` or ``random.Random`` from which each epoch draws its seed.
+        seed: 0 to 2**64 - 1; None: the loader's, or one that is drawn now.
+
+    Raises:
+        ValueError, TypeError: naming the argument and what to write instead.
+
     >>> sorted(SubsetRandomSampler([7, 3, 5]))
     [3, 5, 7]
     """
@@ -171,7 +187,12 @@ class WeightedRandomSampler(SeededSampler):
         weights: at least 0 each; they need not sum to 1.
         num_samples: how many indices an epoch has.
         replacement: whether an index may come several times.
-        generator, seed: see SeededSampler.
+        generator: a ``numpy.random.Generator`` or ``random.Random`` from which each epoch draws its seed.
+        seed: 0 to 2**64 - 1; None: the loader's, or one that is drawn now.
+
+    Raises:
+        ValueError, TypeError: naming the argument and what to write instead; ValueError too where, without
+            replacement, fewer weights are above 0 than ``num_samples``.
 
     >>> list(WeightedRandomSampler([0, 1, 0], num_samples=4))
     [1, 1, 1, 1]
@@ -210,6 +231,14 @@ class WeightedRandomSampler(SeededSampler):
 
 class BatchSampler(Sampler):
     """Lists of ``batch_size`` consecutive indices of ``sampler``; the last may be shorter, or is dropped.
+
+    Parameters:
+        sampler: gives indices; ``len()`` asks for its length.
+        batch_size: how many indices a batch has, at least 1.
+        drop_last: leave out a last batch that is not full.
+
+    Raises:
+        ValueError: naming the argument and what to write instead.
 
     >>> list(BatchSampler(range(5), batch_size=2, drop_last=False))
     [[0, 1], [2, 3], [4]]

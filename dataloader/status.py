@@ -16,8 +16,8 @@ class WorkerStatus:
     Parameters:
         id: 0 to num_workers - 1; a replacement keeps it.
         pid: its process id.
-        state: what it is doing.
-        rss_bytes: its resident memory.
+        state: what it is doing: STARTING, IDLE, SAMPLE, COLLATE, SENDING or CLOSED.
+        rss_bytes: its resident memory, shared pages counted.
         batches: how many tasks it has completed.
         restarts: how many workers of this id came before.
     """

@@ -49,6 +49,10 @@ def get_worker_info() -> WorkerInfo | None:
 
     >>> get_worker_info() is None
     True
+    >>> from dataloader import DataLoader
+    >>> with DataLoader([7], collate_fn=lambda _: get_worker_info().num_workers, num_workers=1) as loader:
+    ...     list(loader)
+    [1]
     """
     return _info
 

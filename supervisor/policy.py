@@ -16,17 +16,21 @@ class RestartPolicy:
     """Bounds on replacing workers.
 
     Parameters:
-        max_restarts: how many deaths within ``period`` are replaced; one more raises.
-        period: length of the sliding window, in seconds.
+        max_restarts: how many deaths within ``period`` are replaced, 0 for none; one more raises.
+        period: length of the sliding window, in seconds, above 0.
         backoff: the first replacement comes at once; the second in a row waits this many seconds, each
-            further one twice as long. Any completed task resets it.
-        max_attempts: how many workers one sample may end before it counts as poison.
+            further one twice as long, but never longer than ``period``. Any completed task resets it.
+        max_attempts: how many workers one sample may end before it counts as poison, at least 1. Not there
+            yet: it has no effect.
 
     Raises:
         ValueError: naming the field that is out of range.
 
     >>> RestartPolicy(max_restarts=3).period
     60.0
+    >>> RestartPolicy(backoff=-1)
+    Traceback (most recent call last):
+    ValueError: RestartPolicy(backoff=-1): give a number of seconds, 0 for none
     """
 
     max_restarts: int = 10

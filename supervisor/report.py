@@ -31,7 +31,13 @@ _DOING = {
 
 
 class ExitReason(str, Enum):
-    """Why a worker ended."""
+    """Why a worker ended. A member equals its value, a string.
+
+    Not given yet: OOM_KILLED, MEMORY_LIMIT and HUNG.
+
+    >>> ExitReason.CRASHED == "crashed"
+    True
+    """
 
     EXCEPTION = "exception"  # uncaught, outside a sample
     EXITED = "exited"  # any exit code, 0 too
@@ -114,22 +120,28 @@ class ExitReport:
         worker: the worker's id, 0 to num_workers - 1; a replacement keeps it.
         pid: its process id.
         reason: why it ended; see ExitReason.
-        exit_code: the code it exited with, or None after a signal.
-        signal: the number of the signal that ended it, or None.
+        exit_code: the code it exited with, 0 to 255, or None after a signal.
+        signal: the number of the signal that ended it, or None after an exit.
         batch: number of the batch it was working on, or None.
         sample: index of the sample it was working on, or None.
         attempt: how many times that work had been tried, this time included, or None.
         uptime_s: seconds it lived.
         state: what it was doing.
         traceback: the Python traceback of an uncaught exception, or the stack of a crash; "" if none.
-        stderr: what it last wrote to stderr.
+        stderr: what it last wrote to stderr. Not there yet: always "".
         readings: its last memory readings: (seconds before its end, RSS in bytes).
-        peak_rss_bytes: the most memory it ever used.
+        peak_rss_bytes: the most memory that it ever had resident.
         evidence: the facts behind ``reason``, a sentence each.
         confidence: "proven", "likely" or "unknown".
         replaced_s: seconds from when the death was noticed until a successor was ready, or None.
         task: number of the task in hand, as the pool's user counts, or None.
         item: position within that task, or None.
+
+    >>> report = ExitReport(worker=1, pid=4711, reason=ExitReason.EXITED, exit_code=3, state=State.SAMPLE)
+    >>> report.is_death, report.ending, report.where
+    (True, 'exited unexpectedly with exit code 3', 'loading a sample')
+    >>> report.to_dict()["reason"]
+    'exited'
     """
 
     worker: int
@@ -228,6 +240,15 @@ class WorkerDiedError(RuntimeError):
         reports: the ExitReport of every death that led to it, oldest first; at least one.
         why: a sentence that says why the dead were not replaced.
         kind: what to call a worker in the text.
+
+    Its text opens as torch's does, and has the last three reports.
+
+    >>> report = ExitReport(worker=0, pid=4711, reason=ExitReason.EXITED, exit_code=3)
+    >>> error = WorkerDiedError([report], "It was not replaced, because restart=None.")
+    >>> print(str(error).splitlines()[0])
+    Worker (pid 4711) exited unexpectedly with exit code 3. It was not replaced, because restart=None.
+    >>> error.report is report
+    True
     """
 
     def __init__(self, reports: Sequence[ExitReport], why: str = "", kind: str = "Worker") -> None:
