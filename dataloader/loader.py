@@ -64,7 +64,7 @@ class DataLoader:
         multiprocessing_context: "forkserver" (default), "fork" or "spawn", or a context of
             ``multiprocessing`` or ``multiprocess``.
         generator: a ``numpy.random.Generator`` or ``random.Random`` to draw the seed from, once, now.
-        prefetch_factor: batches per worker to have ahead of the user; 2 by default.
+        prefetch_factor: batches per worker to have ahead of the user, at least 1; 2 by default.
         persistent_workers: keep the workers from one epoch to the next.
         in_order: deliver batches in the order of the sampler rather than of completion.
         seed: 0 to 2**64 - 1; decides the order of samples and the random state they are loaded with. None
@@ -73,9 +73,19 @@ class DataLoader:
         progress: show each epoch's progress, its rate and the deaths on stderr. Needs tqdm.
         on_error, worker_memory_limit: not there yet.
 
+    Attributes:
+        seed: the given or drawn one.
+        start_method: "forkserver", "fork" or "spawn".
+
+    The arguments are attributes too. Those that say what is loaded, ``num_workers``, ``persistent_workers``
+    and ``seed`` cannot be set afterwards: ValueError.
+
     Raises:
         ValueError, TypeError: naming the argument and what to write instead.
-        NotImplementedError: an argument that is not there yet.
+        NotImplementedError: an argument, or a kind of dataset, that is not there yet.
+
+    Warns:
+        UserWarning: more workers than cores that this process may use.
 
     >>> loader = DataLoader([1, 2, 3, 4, 5], batch_size=2, num_workers=2)
     >>> with loader:
@@ -157,7 +167,13 @@ class DataLoader:
         return {**self.__dict__, **nothing_yet, "_past_worked_s": {}}
 
     def __len__(self) -> int:
-        """How many batches an epoch has; with ``batch_size=None`` how many samples."""
+        """How many batches an epoch has; with ``batch_size=None`` how many samples.
+
+        Raises TypeError where a sampler without a length decides.
+
+        >>> len(DataLoader(range(10), batch_size=4)), len(DataLoader(range(10), batch_size=4, drop_last=True))
+        (3, 2)
+        """
         return len(self._batches)  # type: ignore[arg-type]
 
     @property
@@ -173,7 +189,9 @@ class DataLoader:
         Raises:
             WorkerDiedError: a worker is dead and is not replaced.
             PayloadError: what the workers need cannot be pickled: it names the attribute.
-            RuntimeError: the loader's workers belong to the process that this one was forked from.
+            RuntimeError: the loader's workers belong to the process that this one was forked from; or, with
+                workers, this is not Linux.
+            ModuleNotFoundError: ``progress=True`` without tqdm.
             Exception: what a worker raised in its start-up, such as unpickling the dataset.
         """
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
@@ -191,6 +209,15 @@ class DataLoader:
         """Let the next ``iter()`` begin epoch number ``epoch``, counted from 0.
 
         A sampler of the user's that has ``set_epoch``, such as a distributed one, is told as well.
+
+        Raises:
+            ValueError, TypeError: ``epoch`` is no whole number of at least 0.
+
+        >>> loader = DataLoader(range(9), shuffle=True)
+        >>> first, second = list(loader), list(loader)
+        >>> loader.set_epoch(0)
+        >>> list(loader) == first != second
+        True
         """
         self._next_epoch = checked_count("epoch", epoch, least=0)
         samplers = (self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None))
@@ -205,7 +232,10 @@ class DataLoader:
     def num_items(self) -> int:
         """How many samples an epoch delivers.
 
-        Raises TypeError where a sampler without a length decides.
+        Raises TypeError where a sampler without a length decides, or a ``batch_sampler`` of the user's.
+
+        >>> DataLoader(range(10), batch_size=4, drop_last=True).num_items
+        8
         """
         if self.batch_sampler is None:
             return len(self.sampler)  # type: ignore[arg-type]
@@ -216,10 +246,14 @@ class DataLoader:
     def slice(self, start: int, stop: int) -> DataLoader:
         """Return a loader of samples ``start`` to ``stop - 1`` of the dataset, like this one otherwise.
 
-        Its seed follows from this loader's, ``start`` and ``stop``.
+        Its seed follows from this loader's, ``start`` and ``stop``. It begins with epoch 0.
+
+        Parameters:
+            start, stop: 0 <= start <= stop <= the dataset's length.
 
         Raises:
             ValueError: there are no such samples, or a sampler of the user's decides.
+            TypeError: a bound is no whole number.
 
         >>> loader = DataLoader(range(10), batch_size=4)
         >>> [batch.tolist() for batch in loader.slice(5, 10)]
@@ -241,7 +275,11 @@ class DataLoader:
     def split(self, n: int) -> list[DataLoader]:
         """Return ``n`` loaders that share the dataset's samples out between them, as equally as can be.
 
-        Raises ValueError as ``slice`` does.
+        Parameters:
+            n: at least 1; beyond the number of samples some loaders have none.
+
+        Raises:
+            ValueError, TypeError: as ``slice`` does.
 
         >>> [part.num_items for part in DataLoader(range(10)).split(3)]
         [4, 3, 3]
@@ -253,7 +291,14 @@ class DataLoader:
     # ---- figures ---------------------------------------------------------------------------------
 
     def stats(self) -> LoaderStats:
-        """Return figures of all epochs so far."""
+        """Return figures of all epochs so far.
+
+        >>> loader = DataLoader(range(10), batch_size=4)
+        >>> _ = list(loader), list(loader)
+        >>> stats = loader.stats()
+        >>> stats.batches, stats.samples
+        (6, 20)
+        """
         delivered = [tally.delivered for tally in self._tallies]
         worked_s = self._past_worked_s
         for pool, _ in self._pools:
@@ -339,7 +384,7 @@ class DataLoader:
         self._pools = [(p, user) for p, user in self._pools if p is not pool]
 
     def workers(self) -> list[WorkerStatus]:
-        """Return what lives now, in order of id."""
+        """Return the WorkerStatus of each worker that lives now, in order of id; none before ``iter()``."""
         living = [worker for pool, _ in self._pools for worker in list(pool.workers.values())]
         return sorted((WorkerStatus.of(worker) for worker in living), key=lambda status: status.id)
 
@@ -351,7 +396,11 @@ class DataLoader:
     # ---- closing ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End all workers and wait for their end. The loader can be iterated again afterwards."""
+        """End all workers and wait for their end.
+
+        An iterator that has not delivered everything then raises RuntimeError. The loader can be iterated
+        again, and ``close`` be called again. ``with`` closes a loader at its end.
+        """
         for pool, user in list(self._pools):
             iterator = None if user is None else user()
             if iterator is not None:

@@ -63,18 +63,18 @@ class WorkerPool:
     """Worker processes under a supervisor.
 
     Parameters:
-        num_workers: how many workers; at least 1.
+        num_workers: how many workers, at least 1; their ids are 0 to num_workers - 1.
         start_method: "forkserver" (a fresh supervisor, workers forked from it), "fork" (all forked from this
             process, nothing pickled) or "spawn" (fresh interpreters).
-        policy: how often the dead are replaced; None: never.
+        policy: a RestartPolicy: how often the dead are replaced; None: never.
         reading_interval_s: seconds between the supervisor's memory readings.
         close_s: seconds a worker has to end once its pipe is closed.
         terminate_s: seconds it then has after SIGTERM, before SIGKILL.
         kind: what messages call a worker.
 
     Attributes:
-        workers: the current PoolWorker of each id.
-        reports: the ExitReport of every end so far.
+        workers: the living PoolWorker of each id; none of a dead one until its replacement has started.
+        reports: the ExitReport of every end so far, oldest first; ordered stops included.
         lifeline: when this object is dropped, the workers are stopped: whoever uses them may take it over.
 
     Raises:
@@ -154,6 +154,7 @@ class WorkerPool:
         Raises:
             PayloadError: they cannot be pickled, and the start method needs that.
             WorkerDiedError: a worker died in its start-up.
+            RuntimeError: the workers are running, or belong to the process that this one was forked from.
             Exception: what a worker raised in its start-up, its traceback there as the cause.
         """
         self._require_ours()
@@ -215,9 +216,10 @@ class WorkerPool:
     # ---- waiting ---------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float | None) -> None:
-        """Wait until something arrives, but no longer than ``timeout_s``; None: without end.
+        """Wait until something arrives, but no longer than ``timeout_s`` seconds; None: without end.
 
-        Messages are then in ``workers[...].pipe.inbox``, and deaths and replacements are dealt with.
+        Messages are then in ``workers[...].pipe.inbox``, and deaths and replacements are dealt with. It may
+        return early, with nothing new. Raises RuntimeError where the pool is not running.
         """
         supervisor = self._require_supervisor()
         supervisor.flush()
@@ -236,8 +238,12 @@ class WorkerPool:
     def receive(self, worker: int) -> Message:
         """Wait for the next message of worker ``worker``, or of its replacement.
 
-        What a worker had sent before its death comes first. Raises WorkerDiedError where it has died and is
-        not replaced.
+        What a worker had sent before its death comes first.
+
+        Raises:
+            WorkerDiedError: it has died and is not replaced.
+            MessageLost: its message did not arrive whole, for want of descriptors.
+            RuntimeError: the pool is not running.
         """
         while True:
             for inbox in self._inboxes(worker):
