@@ -101,8 +101,8 @@ class Outcome:
 class Killer:
     """Kills living workers at seeded random moments of an epoch, each worker once, about ``kills`` in all.
 
-    A moment is a random number of milliseconds after a random batch, so that all are within the epoch however
-    fast it goes. Where no worker is alive then, it waits for one. Used as ``with Killer(...) as killer``, and
+    A moment is a random number of milliseconds after a random batch, not one of the last: all are within the
+    epoch however fast it goes. Where no worker is alive then, it waits for one. Used as ``with Killer(...) as killer``, and
     told of each batch.
     """
 
@@ -110,7 +110,7 @@ class Killer:
         self.killed: list[int] = []
         self._loader = loader
         self._random = random.Random(seed)
-        self._after = deque(sorted(self._random.randrange(batches) for _ in range(kills)))
+        self._after = deque(sorted(self._random.randrange(batches * 9 // 10) for _ in range(kills)))
         self._due = threading.Semaphore(0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
