@@ -102,8 +102,8 @@ class Killer:
     """Kills living workers at seeded random moments of an epoch, each worker once, about ``kills`` in all.
 
     A moment is a random number of milliseconds after a random batch, not one of the last: all are within the
-    epoch however fast it goes. Where no worker is alive then, it waits for one. Used as ``with Killer(...) as killer``, and
-    told of each batch.
+    epoch however fast it goes. Where no worker is alive then, it waits for one. Used as
+    ``with Killer(...) as killer``, and told of each batch.
     """
 
     def __init__(self, loader: DataLoader, kills: int, batches: int, seed: int) -> None:
