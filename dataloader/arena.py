@@ -8,8 +8,7 @@ and is copied when the batch is sent. Either way the batch is the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from operator import index
 from typing import Any
 
@@ -52,16 +51,26 @@ _current: Arena | None = None
 _indices: Sequence[Any] = ()
 
 
-@contextmanager
-def use(arena: Arena | None, indices: Sequence[Any] = ()) -> Iterator[None]:
-    """Let ``empty`` give out ``arena``, from its start, for the batch of the samples at ``indices``."""
-    global _current, _indices
-    _current, _indices = arena, indices
-    if arena is not None:
-        arena.used_bytes = 0
-    try:
-        yield
-    finally:
+class use:
+    """Let ``empty`` give out ``arena``, from its start, for the batch of the samples at ``indices``.
+
+    No ``contextlib.contextmanager``: that sets attributes of an exception, which a frozen dataclass refuses.
+    """
+
+    __slots__ = ("_arena", "_indices")
+
+    def __init__(self, arena: Arena | None, indices: Sequence[Any] = ()) -> None:
+        self._arena = arena
+        self._indices = indices
+
+    def __enter__(self) -> None:
+        global _current, _indices
+        _current, _indices = self._arena, self._indices
+        if self._arena is not None:
+            self._arena.used_bytes = 0
+
+    def __exit__(self, *raised: object) -> None:
+        global _current, _indices
         _current, _indices = None, ()
 
 

@@ -232,7 +232,7 @@ class BatchPool(WorkerPool):
         """Return what was made for ``job``: views of its slot, or copies where the user holds too many."""
         assert job.result is not None
         copy = job.slot is not None and self._slots.wants_copy()
-        return wire.open_batch(job.result, job.slot, copy=copy)
+        return wire.open_batch(job.number, job.result, job.slot, copy=copy)
 
     def _close_pipes(self) -> None:
         """Close the pipes; what came along with results is the slots' first, and may be so already."""

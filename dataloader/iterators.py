@@ -62,11 +62,12 @@ class InProcessIterator:
                 batch = self._recipe.make(
                     Order(self._seed, self._epoch, number, indices), self._page, Setter()
                 )
-        except Exception as error:
-            if not is_interrupt(error):
-                self._source.taken, tally.delivered = number, delivered
-            if isinstance(error, StopIteration):
-                raise RuntimeError(f"StopIteration in batch {number}: {error}") from error
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            self._source.taken, tally.delivered = number, delivered
+            if isinstance(error, exceptions.CONTROL_FLOW):
+                raise RuntimeError(exceptions.describe(error, f"in batch {number}")) from error
             raise
         finally:
             tally.waited_s += time.monotonic() - start_s
@@ -239,7 +240,7 @@ class WorkerIterator:
         assert result is not None
         if result.kind == ERROR:
             assert result.body is not None
-            return exceptions.unpack(result.body)
+            return exceptions.unpack(result.body, is_interrupt)
         try:
             job.batch = pool.open_batch(job)
         except Exception as error:

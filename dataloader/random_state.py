@@ -14,8 +14,7 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,19 +38,22 @@ def set_random_state(seeds: Seeds) -> None:
         torch.default_generator.manual_seed(seeds.torch)
 
 
-@contextmanager
-def kept_random_state() -> Iterator[None]:
-    """Put the global generators back as they were, at the end."""
-    python, numpy = random.getstate(), numpy_random.get_state()
-    torch = sys.modules.get("torch")
-    torch_state = None if torch is None else torch.default_generator.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        numpy_random.set_state(numpy)
-        if torch is not None:
-            torch.default_generator.set_state(torch_state)
+class kept_random_state:
+    """Put the global generators back as they were, at the end.
+
+    No ``contextlib.contextmanager``: that sets attributes of an exception, which a frozen dataclass refuses.
+    """
+
+    def __enter__(self) -> None:
+        self._python, self._numpy = random.getstate(), numpy_random.get_state()
+        torch = sys.modules.get("torch")
+        self._torch = None if torch is None else torch.default_generator.get_state()
+
+    def __exit__(self, *raised: object) -> None:
+        random.setstate(self._python)
+        numpy_random.set_state(self._numpy)
+        if self._torch is not None:
+            sys.modules["torch"].default_generator.set_state(self._torch)
 
 
 class Setter:

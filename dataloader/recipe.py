@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -116,8 +117,14 @@ class Recipe:
 
 
 def where(order: Order, page: Page) -> str:
-    """Return what was being worked on, for people."""
-    if page.state is not State.SAMPLE:
-        return f"batch {order.batch}, while {page.state.name.lower()}"
-    sample = order.indices[page.item] if page.item >= 0 else list(order.indices)
-    return f"batch {order.batch}, sample{'s' if page.item < 0 else ''} {sample!r}"
+    """Return what was being worked on, for people: however many indices there are, and whatever they are."""
+    if page.state is State.COLLATE:
+        return f"batch {order.batch}, made of samples {_NAMES.repr(list(order.indices))}"
+    if page.item < 0:
+        return f"batch {order.batch}, samples {_NAMES.repr(list(order.indices))}"
+    return f"batch {order.batch}, sample {_NAMES.repr(order.indices[page.item])}"
+
+
+_NAMES = reprlib.Repr()
+_NAMES.maxlist = 10
+_NAMES.maxstring = _NAMES.maxother = 200

@@ -21,11 +21,14 @@ import numpy as np
 from dataloader.arena import ALIGNMENT_BYTES, SMALL_BYTES, Arena, address_of
 from dataloader.recipe import Order
 from dataloader.slots import Slot, map_shared, size_class
+from dataloader.unpickling import load_batch
 from supervisor.channel import MAX_MESSAGE_BYTES, Message
 from supervisor.linux import create_memory_file, create_owned_memory_file
+from supervisor.payload import PayloadError
 
 INLINE_BYTES = MAX_MESSAGE_BYTES - 4096  # leaves room for the rest of a result
 SPAN_BYTES = 30  # at most, in a message
+ADVICE = "let the dataset and collate_fn return what can be"
 MAX_BUFFERS = INLINE_BYTES // SPAN_BYTES  # arrays beyond are part of the pickle
 
 
@@ -114,7 +117,10 @@ def decode_task(message: Message) -> tuple[Task, list[int]]:
 
 
 def encode_batch(seq: int, batch: Any, arena: Arena) -> tuple[bytes, int | None]:
-    """Return the message for a batch and, where the arena had no room, the memory file that holds it."""
+    """Return the message for a batch and, where the arena had no room, the memory file that holds it.
+
+    Raises PayloadError, which names the part, if the batch cannot be pickled.
+    """
     buffers: list[memoryview] = []
     pickled = _pickled(batch, buffers)
     body: bytes | None = pickled
@@ -145,12 +151,14 @@ def _pickled(batch: Any, buffers: list[memoryview]) -> bytes:
         buffers.append(raw)
         return False
 
-    try:
-        return pickle.dumps(batch, protocol=5, buffer_callback=keep_in_band)
-    except Exception:
-        buffers.clear()
-        body: bytes = cloudpickle.dumps(batch, protocol=5, buffer_callback=keep_in_band)
-        return body
+    for dumps in (pickle.dumps, cloudpickle.dumps):
+        try:
+            body: bytes = dumps(batch, protocol=5, buffer_callback=keep_in_band)
+            return body
+        except Exception as failure:
+            buffers.clear()
+            error = failure
+    raise PayloadError.about({"batch": batch}, ADVICE) or error
 
 
 def _place(buffers: list[memoryview], arena: Arena) -> tuple[tuple[Span, ...], int | None, int]:
@@ -192,17 +200,20 @@ def decode_result(data: bytes) -> Result:
     return Result._make(pickle.loads(data))
 
 
-def open_batch(result: Result, slot: Slot | None, *, copy: bool) -> Any:
-    """Return the batch. Its large arrays are views of ``slot``, or private copies."""
+def open_batch(number: int, result: Result, slot: Slot | None, *, copy: bool) -> Any:
+    """Return batch ``number``. Its large arrays are views of ``slot``, or private copies.
+
+    Raises PayloadError, which names the class, if it cannot be unpickled.
+    """
     if slot is None:
         assert result.body is not None
-        return pickle.loads(result.body)
+        return load_batch(number, result.body, ())
     memory = slot.view()
     body, spans = result.body, result.spans
     if body is None:
         (offset, length, _), *spans = spans
         body = bytes(memory[offset : offset + length])
-    return pickle.loads(body, buffers=[_buffer(memory, span, copy) for span in spans])
+    return load_batch(number, body, [_buffer(memory, span, copy) for span in spans])
 
 
 def _buffer(memory: memoryview, span: Span, copy: bool) -> memoryview:

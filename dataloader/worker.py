@@ -12,6 +12,7 @@ import mmap
 import os
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from dataloader import wire
 from dataloader.arena import Arena
@@ -25,6 +26,7 @@ from supervisor import exceptions
 from supervisor.channel import Channel, close_all
 from supervisor.child import WorkerContext
 from supervisor.page import CANCELLED, DONE, ITEM, TASK, WORKED, State
+from supervisor.payload import PayloadError
 
 _NOTHING = memoryview(b"")
 
@@ -48,7 +50,7 @@ class Server:
         info = become_worker(context.worker, context.num_workers, self.seed, self.recipe.dataset)
         if self.init is not None:
             set_random_state(Seeds(info.seed, info.seed % 2**32, info.seed))
-            self.init(info.id)
+            _run_init(self.init, info.id)
 
     def serve(self, pipe: Channel, context: WorkerContext) -> None:
         """Answer tasks until the pipe ends."""
@@ -84,13 +86,28 @@ class Server:
         try:
             arena = Arena(memory)
             batch = self.recipe.make(task.order, context.page, self._setter, arena)
-            return wire.encode_batch(task.seq, batch, arena)
+            return _encoded(task, batch, arena, context)
         except BaseException as error:
-            return wire.encode_error(task.seq, exceptions.pack(error, self._where(task, context))), None
+            return wire.encode_error(task.seq, exceptions.pack(error, _where(task, context))), None
 
-    def _where(self, task: Task, context: WorkerContext) -> str:
-        at = where(task.order, context.page)
-        return f"in worker {context.worker} (pid {os.getpid()}), {at}"
+
+def _run_init(init: WorkerInit, worker: int) -> None:
+    try:
+        init(worker)
+    except exceptions.CONTROL_FLOW as error:  # SystemExit would pass for an end of the worker's own will
+        raise RuntimeError(exceptions.describe(error, "in worker_init_fn")) from error
+
+
+def _encoded(task: Task, batch: Any, arena: Arena, context: WorkerContext) -> tuple[bytes, int | None]:
+    try:
+        return wire.encode_batch(task.seq, batch, arena)
+    except PayloadError as error:
+        message = f"worker {context.worker} cannot send batch {task.order.batch}: {error}"
+        raise PayloadError(message) from error.__cause__
+
+
+def _where(task: Task, context: WorkerContext) -> str:
+    return f"in worker {context.worker} (pid {os.getpid()}), {where(task.order, context.page)}"
 
 
 class MappedSlots:

@@ -54,16 +54,21 @@ def find(parts: Mapping[str, Any], dump: Callable[[Any], object]) -> Culprit | N
 
 
 def _find(path: str, value: Any, dump: Callable[[Any], object], above: frozenset[int]) -> Culprit | None:
+    error = _error_of(dump, value)
+    if error is None or id(value) in above or len(above) >= MAX_DEPTH:
+        return None  # where it holds itself another part is at fault
+    for part_path, part in _parts(path, value):
+        culprit = _find(part_path, part, dump, above | {id(value)})
+        if culprit is not None:
+            return culprit
+    return Culprit(path, value, error)
+
+
+def _error_of(dump: Callable[[Any], object], value: Any) -> Exception | None:
     try:
         dump(value)
     except Exception as error:
-        if id(value) in above or len(above) >= MAX_DEPTH:
-            return None  # it holds itself: another part is at fault
-        for part_path, part in _parts(path, value):
-            culprit = _find(part_path, part, dump, above | {id(value)})
-            if culprit is not None:
-                return culprit
-        return Culprit(path, value, error)
+        return error
     return None
 
 
@@ -76,12 +81,15 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield f"{path}.func", value.func
         yield from _parts(f"{path}.args", value.args)
         yield from _parts(f"{path}.keywords", value.keywords)
+    elif isinstance(value, BaseException):
+        yield from _parts(f"{path}.args", value.args)
+        yield from ((f"{path}.{name}", part) for name, part in attributes(value))
     elif isinstance(value, MethodType):
         yield f"{path}.__self__", value.__self__
     elif isinstance(value, FunctionType):
         yield from _variables(path, value)
     else:
-        yield from ((f"{path}.{name}", part) for name, part in _attributes(value))
+        yield from ((f"{path}.{name}", part) for name, part in attributes(value))
 
 
 def _variables(path: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -93,7 +101,8 @@ def _variables(path: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
             yield f"{path}'s variable {name}", function.__globals__[name]
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+def attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Give the attributes that ``value`` itself has, by name."""
     yield from getattr(value, "__dict__", {}).items()
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())

@@ -29,7 +29,10 @@ OUT_OF_BAND_BYTES = 1 << 16
 
 
 class PayloadError(TypeError):
-    """An object cannot be pickled for a worker. Its cause is the error that pickling raised."""
+    """An object cannot be pickled for another process, or not unpickled there.
+
+    Its cause is the error that pickling or unpickling raised.
+    """
 
     @classmethod
     def about(cls, parts: Mapping[str, Any], advice: str) -> PayloadError | None:

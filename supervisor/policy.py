@@ -41,9 +41,9 @@ class RestartPolicy:
     def __post_init__(self) -> None:
         _check_count("max_restarts", self.max_restarts, least=0)
         _check_count("max_attempts", self.max_attempts, least=1)
-        if not self.period > 0:
+        if not (_is_number(self.period) and self.period > 0):
             raise ValueError(f"RestartPolicy(period={self.period!r}): give a number of seconds above 0")
-        if not self.backoff >= 0:
+        if not (_is_number(self.backoff) and self.backoff >= 0):
             raise ValueError(f"RestartPolicy(backoff={self.backoff!r}): give a number of seconds, 0 for none")
 
 
@@ -112,6 +112,10 @@ class RestartWindow:
     def _forget_before(self, start_s: float) -> None:
         while self._deaths_s and self._deaths_s[0] <= start_s:
             self._deaths_s.popleft()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_count(name: str, value: object, least: int) -> None:

@@ -19,6 +19,7 @@ Confidence = Literal["proven", "likely", "unknown"]
 
 CRASH_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 FATAL_ERROR = "Fatal Python error"  # how faulthandler opens
+SUPERVISOR = -1  # in place of a worker's id
 
 _DOING = {
     State.STARTING: "starting up",
@@ -117,7 +118,7 @@ class ExitReport:
     """The end of one worker.
 
     Parameters:
-        worker: the worker's id, 0 to num_workers - 1; a replacement keeps it.
+        worker: the worker's id, 0 to num_workers - 1; a replacement keeps it. -1: the supervisor.
         pid: its process id.
         reason: why it ended; see ExitReason.
         exit_code: the code it exited with, 0 to 255, or None after a signal.
@@ -195,12 +196,16 @@ class ExitReport:
         return doing
 
     def __str__(self) -> str:
+        who = "the supervisor" if self.worker == SUPERVISOR else f"worker {self.worker}"
         lines = [
-            f"worker {self.worker} (pid {self.pid}) {self.ending}.",
+            f"{who} (pid {self.pid}) {self.ending}.",
             f"  reason:     {self.reason.value} ({self.confidence}: {'; '.join(self.evidence)})",
-            f"  while:      {self.where}" + (f", attempt {self.attempt}" if self.attempt else ""),
-            f"  lived:      {self.uptime_s:.2f} s, peak memory {self.peak_rss_bytes / 2**20:.0f} MiB",
         ]
+        if self.worker != SUPERVISOR:  # whose state and memory nobody knows
+            lines += [
+                f"  while:      {self.where}" + (f", attempt {self.attempt}" if self.attempt else ""),
+                f"  lived:      {self.uptime_s:.2f} s, peak memory {self.peak_rss_bytes / 2**20:.0f} MiB",
+            ]
         if self.replaced_s is not None:
             lines.append(f"  replaced:   in {self.replaced_s * 1000:.1f} ms")
         for name, text in (("stderr", self.stderr), ("traceback", self.traceback)):
@@ -210,10 +215,10 @@ class ExitReport:
 
 
 def supervisor_report(pid: int, status: int) -> ExitReport:
-    """Return the report of a supervisor's own end, under the worker id -1."""
+    """Return the report of a supervisor's own end, under the worker id SUPERVISOR."""
     reason, confidence, because = classify(status, Evidence())
     return ExitReport(
-        worker=-1,
+        worker=SUPERVISOR,
         pid=pid,
         reason=reason,
         exit_code=exit_code(status),

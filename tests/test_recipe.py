@@ -101,7 +101,7 @@ def test_where_names_batch_and_sample(page: Page) -> None:
     assert where(order, page) == "batch 12, sample 'b.jpg'"
     with pytest.raises(ZeroDivisionError):
         make(order, page, collate=lambda samples: 1 / 0)
-    assert where(order, page) == "batch 12, while collate"
+    assert where(order, page) == "batch 12, made of samples ['a.jpg', 'b.jpg']"
 
 
 def test_only_what_is_collated_lies_in_the_arena(page: Page) -> None:

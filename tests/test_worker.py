@@ -21,6 +21,7 @@ from supervisor.channel import Channel, Message
 from supervisor.child import WorkerContext
 from supervisor.linux import create_memory_file
 from supervisor.page import RECORD_BYTES, Page, State
+from supervisor.payload import PayloadError
 from tests.datasets import LARGE_BYTES, LargeArrays, TwoArguments, Unpicklable, raise_two_arguments
 from tests.forks import in_child
 from tests.limits import descriptors_without_garbage
@@ -66,7 +67,7 @@ class Conversation:
 
 
 def opened(result: Result, slot: Slot | None = None) -> Any:
-    return wire.open_batch(result, slot, copy=False)
+    return wire.open_batch(0, result, slot, copy=False)
 
 
 def test_tasks_are_answered_in_order() -> None:
@@ -219,13 +220,13 @@ def test_an_exception_in_collate_is_the_answer() -> None:
 
     error = error_of(Conversation(range(10), collate))
     assert isinstance(error, ZeroDivisionError)
-    assert "batch 106, while collate:" in str(error.__cause__)
+    assert "batch 106, made of samples [9, 1]:" in str(error.__cause__)
 
 
 def test_an_unpicklable_batch_is_an_error_of_its_own() -> None:
     error = error_of(Conversation(Broken(Unpicklable), collate=list))
-    assert isinstance(error, TypeError)
-    assert str(error) == "an Unpicklable cannot be pickled"
+    assert isinstance(error, PayloadError)
+    assert str(error).startswith("worker 3 cannot send batch 106: batch[1], a tests.datasets.Unpicklable, ")
 
 
 @pytest.mark.parametrize("kind", [StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit])

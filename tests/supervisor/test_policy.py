@@ -104,6 +104,8 @@ def test_three_failed_start_ups_in_a_row_are_too_many() -> None:
         ({"period": 0.0}, r"period=0\.0"),
         ({"period": float("nan")}, "period=nan"),
         ({"backoff": -0.1}, r"backoff=-0\.1"),
+        ({"period": "x"}, "period='x'"),
+        ({"backoff": None}, "backoff=None"),
     ],
 )
 def test_bad_fields_are_named(arguments: dict[str, object], message: str) -> None:
