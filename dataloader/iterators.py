@@ -23,6 +23,7 @@ from dataloader.watch import Watch
 from dataloader.wire import ERROR
 from supervisor import exceptions
 from supervisor.page import RECORD_BYTES, Page
+from supervisor.waiting import NotRunning
 
 CLOSED = "the DataLoader was closed in the middle of this epoch: iterate over it anew"
 AHEAD_WHILE_WAITING = 2  # batches per worker: one in hand, one to go on with
@@ -167,6 +168,24 @@ class WorkerIterator:
         if pool is None:
             raise RuntimeError(CLOSED) if self._was_closed else StopIteration
         pool.require_ours()
+        with pool.turn:
+            job, error = self._next_job(pool)
+        assert job.result is not None
+        tally = self._watch.tally
+        delivered = tally.delivered.plus(len(job.indices), job.result.moved_bytes)
+        self._interrupted = False
+        if error is not None:
+            job.delivered, tally.delivered = True, delivered
+            raise error
+        batch = job.batch
+        job.delivered, tally.delivered = True, delivered
+        return batch
+
+    def _next_job(self, pool: BatchPool) -> tuple[Job, BaseException | None]:
+        """Make the next job ready to be delivered; return it, and the exception that is to be raised for it.
+
+        Raises StopIteration when all are delivered.
+        """
         if self._interrupted:
             pool.settle()
         self._interrupted = True
@@ -178,17 +197,7 @@ class WorkerIterator:
             raise StopIteration
         self._fill_window()
         pool.assign(self._prefetch)
-        error = self._open(pool, job)
-        assert job.result is not None
-        tally = self._watch.tally
-        delivered = tally.delivered.plus(len(job.indices), job.result.moved_bytes)
-        self._interrupted = False
-        if error is not None:
-            job.delivered, tally.delivered = True, delivered
-            raise error
-        batch = job.batch
-        job.delivered, tally.delivered = True, delivered
-        return batch
+        return job, self._open(pool, job)
 
     def _wait_for_job(self, pool: BatchPool) -> Job | None:
         """Return the job to deliver next, or None when all are delivered."""
@@ -206,7 +215,10 @@ class WorkerIterator:
 
     def _wait(self, pool: BatchPool) -> None:
         start_s = time.monotonic()
-        pool.step(None)
+        try:
+            pool.step(None)
+        except NotRunning:
+            raise RuntimeError(CLOSED) from None
         self._watch.tally.waited_s += time.monotonic() - start_s
 
     def _fill_window(self) -> None:
@@ -256,9 +268,12 @@ class WorkerIterator:
 
     def close(self) -> None:
         """Deliver nothing more: ``next()`` raises, unless all had been delivered."""
-        self._was_closed = self._was_closed or self._pool is not None
-        self._pool = None
-        self._watch.end()
+        pool = self._pool
+        if pool is None:
+            return
+        with pool.turn:  # not while another thread is in next()
+            self._was_closed, self._pool = self._pool is not None, None
+            self._watch.end()
 
     def _end(self, pool: BatchPool) -> None:
         self._watch.end()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -153,6 +155,7 @@ class DataLoader:
         self._past_worked_s: dict[int, float] = {}
         self._pools: list[tuple[BatchPool, weakref.ref[WorkerIterator] | None]] = []
         self._past_reports: list[ExitReport] = []
+        self._locks: dict[int, threading.RLock] = {}
         self._is_made = True
         arguments.warn_of_too_many_workers(num_workers)
 
@@ -164,7 +167,7 @@ class DataLoader:
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the processes: a copy starts its own."""
         nothing_yet: dict[str, Any] = {"_pools": [], "_past_reports": [], "_tallies": []}
-        return {**self.__dict__, **nothing_yet, "_past_worked_s": {}}
+        return {**self.__dict__, **nothing_yet, "_past_worked_s": {}, "_locks": {}}
 
     def __len__(self) -> int:
         """How many batches an epoch has; with ``batch_size=None`` how many samples.
@@ -194,11 +197,17 @@ class DataLoader:
             ModuleNotFoundError: ``progress=True`` without tqdm.
             Exception: what a worker raised in its start-up, such as unpickling the dataset.
         """
-        epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        recipe = Recipe.of(self.dataset, self.collate_fn, in_batches=self.batch_sampler is not None)
-        if self.num_workers == 0:
-            return InProcessIterator(recipe, self._drawn(epoch), self.seed, epoch, self._new_watch())
-        return self._iterate_with_workers(recipe, epoch)
+        with self._lock:
+            epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+            recipe = Recipe.of(self.dataset, self.collate_fn, in_batches=self.batch_sampler is not None)
+            if self.num_workers == 0:
+                return InProcessIterator(recipe, self._drawn(epoch), self.seed, epoch, self._new_watch())
+            return self._iterate_with_workers(recipe, epoch)
+
+    @property
+    def _lock(self) -> threading.RLock:
+        """Held by who begins an epoch or closes. A forked child has its own: nobody there frees the old."""
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
     def _drawn(self, epoch: int) -> Iterator[Any]:
         """Begin to draw from the sampler: lists of indices, or tuples of one."""
@@ -324,25 +333,27 @@ class DataLoader:
         return Watch(self._tallies[-1], total, Bar(total, self._deaths) if self.progress else None)
 
     # ---- workers ---------------------------------------------------------------------------------
+
     def _iterate_with_workers(self, recipe: Recipe, epoch: int) -> WorkerIterator:
         for pool, _ in self._pools:
             pool.require_ours()
         pool = self._idle_pool() or self._new_pool()
-        try:
-            self._make_ready(pool, recipe)
-        except BaseException:
-            self._drop(pool)
-            raise
-        iterator = WorkerIterator(
-            pool,
-            self._drawn(epoch),
-            seed=self.seed,
-            epoch=epoch,
-            window=self.num_workers * self._prefetch,
-            in_order=self.in_order,
-            keep_workers=self.persistent_workers,
-            watch=self._new_watch(),
-        )
+        with pool.turn:
+            try:
+                self._make_ready(pool, recipe)
+            except BaseException:
+                self._drop(pool)
+                raise
+            iterator = WorkerIterator(
+                pool,
+                self._drawn(epoch),
+                seed=self.seed,
+                epoch=epoch,
+                window=self.num_workers * self._prefetch,
+                in_order=self.in_order,
+                keep_workers=self.persistent_workers,
+                watch=self._new_watch(),
+            )
         self._pools = [(p, weakref.ref(iterator) if p is pool else user) for p, user in self._pools]
         return iterator
 
@@ -398,14 +409,16 @@ class DataLoader:
     def close(self) -> None:
         """End all workers and wait for their end.
 
-        An iterator that has not delivered everything then raises RuntimeError. The loader can be iterated
-        again, and ``close`` be called again. ``with`` closes a loader at its end.
+        An iterator that has not delivered everything then raises RuntimeError, also while another thread
+        waits in its ``next()``; an ``iter()`` under way is waited for. The loader can be iterated again, and
+        ``close`` be called again. ``with`` closes a loader at its end.
         """
-        for pool, user in list(self._pools):
-            iterator = None if user is None else user()
-            if iterator is not None:
-                iterator.close()
-            self._drop(pool)
+        with self._lock:
+            for pool, user in list(self._pools):
+                self._drop(pool)
+                iterator = None if user is None else user()
+                if iterator is not None:
+                    iterator.close()
 
     def __enter__(self) -> DataLoader:
         return self

@@ -9,7 +9,9 @@ after it has been dealt with, never before: every step can be repeated, so that 
 handler, at any instruction, loses nothing. A worker's death is told by the supervisor, who reaped it; an
 end-of-file only makes us look.
 
-The pool is not thread-safe. A process forked from this one closes its copies of our pipes at once.
+The pool is not thread-safe, but for ``close``: it makes the thread that holds the pool's ``turn`` leave
+``wait``, by NotRunning, and closes nothing before that thread has given up its turn. A process forked from
+this one closes its copies of our pipes at once.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import logging
 import os
 import select
 import time
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -49,7 +52,7 @@ from supervisor.payload import Payload
 from supervisor.policy import RestartPolicy
 from supervisor.pool_worker import PoolWorker
 from supervisor.report import ExitReason, ExitReport, WorkerDiedError, supervisor_report
-from supervisor.waiting import PipePoller
+from supervisor.waiting import Bell, NotRunning, PipePoller
 
 START_METHODS = ("forkserver", "fork", "spawn")
 STARTUP_WARNING_S = 30.0
@@ -77,6 +80,7 @@ class WorkerPool:
         reports: the ExitReport of every end so far, oldest first; ordered stops included.
         lifeline: when this object is dropped, the workers are stopped: whoever uses them may take it over.
 
+        turn: a lock, to be held by who uses the pool where another thread may call ``close``.
     Raises:
         ValueError: an argument is out of range.
         RuntimeError: this is not Linux.
@@ -112,11 +116,13 @@ class WorkerPool:
         self.reports: list[ExitReport] = []
         self.lifeline: select.epoll | None = None
         self._kind = kind
+        self.turn = threading.RLock()
         self._settings = Settings(os.getpid(), start_method, policy, reading_interval_s, close_s, terminate_s)
         self._pages = PageFile.create(num_workers)
         self._pages_owner = own(self._pages.fd)
         self._supervisor: SupervisorHandle | None = None
         self._by_pid: dict[int, PoolWorker] = {}  # until their death is told
+        self._bell = Bell()
         self._sockets: dict[int, QuietSocket] = {}
         self._poller: PipePoller | None = None  # None: to be made anew
         self._unread: dict[int, tuple[int, deque[Raw]]] = {}  # by pid: worker, what it left in its pipe
@@ -266,7 +272,7 @@ class WorkerPool:
 
     def _current_poller(self) -> PipePoller:
         if self._poller is None:
-            self._poller = PipePoller(self._require_supervisor().control, self.workers.values())
+            self._poller = PipePoller(self._require_supervisor().control, self.workers.values(), self._bell)
         return self._poller
 
     def _bounded(self, timeout_s: float | None) -> float | None:
@@ -448,11 +454,14 @@ class WorkerPool:
             self._part_from_supervisor()
 
     def close(self) -> None:
-        """Stop the workers and the supervisor, and wait for their end. Can be called again."""
+        """Stop the workers and the supervisor, and wait for their end. Can be called again, by any thread."""
         if self._inherited:
             return
-        self.stop()
-        self._part_from_supervisor()
+        self._bell.ring()
+        with self.turn:
+            self._bell.silence()
+            self.stop()
+            self._part_from_supervisor()
 
     def _part_from_supervisor(self) -> None:
         supervisor = self._supervisor
@@ -501,7 +510,7 @@ class WorkerPool:
     def _require_supervisor(self) -> SupervisorHandle:
         self._require_ours()
         if self._supervisor is None:
-            raise RuntimeError("the pool is not running: call start() first")
+            raise NotRunning("the pool is not running: call start() first")
         return self._supervisor
 
     def _forget_in_child(self) -> None:
@@ -511,6 +520,7 @@ class WorkerPool:
         if self._supervisor is not None:
             self._supervisor.forget_in_child()
 
+        self.turn = threading.RLock()  # the old one may be held by a thread that is not here
 
 _live: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
@@ -523,8 +533,13 @@ def _forget_all_in_child() -> None:
 
 def _close_all() -> None:
     for pool in list(_live):
-        pool.close()
+        if pool.turn.acquire(blocking=False):
+            pool.close()
 
 
 os.register_at_fork(after_in_child=_forget_all_in_child)
+    """Close what no daemon thread is using; one that is ends with this process, and its pool does then.
+
+    The turns are kept: no thread is to find its pool closed, and complain, while the interpreter ends.
+    """
 atexit.register(_close_all)

@@ -10,7 +10,7 @@ from supervisor.channel import Channel
 from supervisor.messages import Started
 from supervisor.page import PageFile
 from supervisor.pool_worker import PoolWorker
-from supervisor.waiting import PipePoller
+from supervisor.waiting import Bell, NotRunning, PipePoller
 
 
 class Surroundings:
@@ -25,9 +25,10 @@ class Surroundings:
             self.workers.append(PoolWorker(Started(worker, 100 + worker, 0), near, file.page(worker)))
             self.far_ends.append(far)
         file.close()
+        self.bell = Bell()
 
     def poller(self) -> PipePoller:
-        return PipePoller(self.control, self.workers)
+        return PipePoller(self.control, self.workers, self.bell)
 
 
 @pytest.fixture
@@ -74,4 +75,16 @@ def test_room_in_a_pipe_that_has_ended_is_not_waited_for(around: Surroundings) -
     around.workers[0].pipe.drain()
     poller = around.poller()
     poller.want_room(around.workers[0], wanted=True)
+    assert poller.wait(0.0) == []
+
+
+def test_a_bell_ends_every_wait_until_it_is_silenced(around: Surroundings) -> None:
+    poller = around.poller()
+    around.bell.ring()
+    around.bell.ring()
+    for _ in range(2):
+        with pytest.raises(NotRunning, match="closed by another thread"):
+            poller.wait(None)
+    around.bell.silence()
+    around.bell.silence()
     assert poller.wait(0.0) == []
