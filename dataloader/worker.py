@@ -25,6 +25,7 @@ from dataloader.worker_info import become_worker
 from supervisor import exceptions
 from supervisor.channel import Channel, close_all
 from supervisor.child import WorkerContext
+from supervisor.linux import fill_standard_descriptors
 from supervisor.page import CANCELLED, DONE, ITEM, TASK, WORKED, State
 from supervisor.payload import PayloadError
 
@@ -129,6 +130,7 @@ class MappedSlots:
         number, size_bytes = task.slot
         for fd in descriptors:
             if number not in self._memory:
+                fill_standard_descriptors()  # the mapping duplicates fd, and user code may have closed some
                 memory = map_shared(fd, size_bytes)
                 memory.madvise(mmap.MADV_DONTFORK)
                 self._memory[number] = memoryview(memory)

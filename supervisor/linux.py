@@ -84,6 +84,18 @@ def _memfd_create(name: str) -> int:
     return _checked(_libc.memfd_create(name.encode(), MEMORY_FILE_FLAGS))
 
 
+def fill_standard_descriptors() -> None:
+    """Let 0, 1 and 2 be the null device where they are closed.
+
+    What takes such a number next is written to by the next print, warning or C library: a pipe or a batch.
+    """
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number
+
+
 def open_pidfd(pid: int) -> int | None:
     """Return a descriptor that becomes readable when process ``pid`` ends, or None where there are none.
 

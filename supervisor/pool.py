@@ -17,11 +17,13 @@ this one closes its copies of our pipes at once.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import select
-import time
+import signal
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -32,7 +34,7 @@ from supervisor import handle as supervisor_handle
 from supervisor.channel import Channel, Message, MessageLost, QuietSocket, Raw, adopt_socket, discard, opened
 from supervisor.child import Serve, Setup
 from supervisor.handle import SupervisorHandle
-from supervisor.linux import own, require_linux
+from supervisor.linux import fill_standard_descriptors, own, require_linux
 from supervisor.messages import (
     Check,
     Checked,
@@ -79,8 +81,8 @@ class WorkerPool:
         workers: the living PoolWorker of each id; none of a dead one until its replacement has started.
         reports: the ExitReport of every end so far, oldest first; ordered stops included.
         lifeline: when this object is dropped, the workers are stopped: whoever uses them may take it over.
-
         turn: a lock, to be held by who uses the pool where another thread may call ``close``.
+
     Raises:
         ValueError: an argument is out of range.
         RuntimeError: this is not Linux.
@@ -115,14 +117,15 @@ class WorkerPool:
         self.workers: dict[int, PoolWorker] = {}
         self.reports: list[ExitReport] = []
         self.lifeline: select.epoll | None = None
-        self._kind = kind
         self.turn = threading.RLock()
+        self._kind = kind
         self._settings = Settings(os.getpid(), start_method, policy, reading_interval_s, close_s, terminate_s)
+        fill_standard_descriptors()  # a consumer may run without
         self._pages = PageFile.create(num_workers)
         self._pages_owner = own(self._pages.fd)
+        self._bell = Bell()
         self._supervisor: SupervisorHandle | None = None
         self._by_pid: dict[int, PoolWorker] = {}  # until their death is told
-        self._bell = Bell()
         self._sockets: dict[int, QuietSocket] = {}
         self._poller: PipePoller | None = None  # None: to be made anew
         self._unread: dict[int, tuple[int, deque[Raw]]] = {}  # by pid: worker, what it left in its pipe
@@ -438,6 +441,9 @@ class WorkerPool:
 
     def _bury_supervisor(self, supervisor: SupervisorHandle) -> None:
         status = supervisor.wait_for_end(PARTING_S)
+        for pid in self._by_pid:  # the workers died with it, but not what they had started
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
         self._publish(supervisor_report(supervisor.pid, status))
         self._gave_up = "The supervisor process died, and its workers with it."
         self._forget_supervisor()
@@ -515,12 +521,12 @@ class WorkerPool:
 
     def _forget_in_child(self) -> None:
         self._inherited = True
+        self.turn = threading.RLock()  # the old one may be held by a thread that is not here
         for worker in self._by_pid.values():
             worker.close()
         if self._supervisor is not None:
             self._supervisor.forget_in_child()
 
-        self.turn = threading.RLock()  # the old one may be held by a thread that is not here
 
 _live: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
@@ -532,14 +538,14 @@ def _forget_all_in_child() -> None:
 
 
 def _close_all() -> None:
+    """Close what no daemon thread is using; one that is ends with this process, and its pool does then.
+
+    The turns are kept: no thread is to find its pool closed, and complain, while the interpreter ends.
+    """
     for pool in list(_live):
         if pool.turn.acquire(blocking=False):
             pool.close()
 
 
 os.register_at_fork(after_in_child=_forget_all_in_child)
-    """Close what no daemon thread is using; one that is ends with this process, and its pool does then.
-
-    The turns are kept: no thread is to find its pool closed, and complain, while the interpreter ends.
-    """
 atexit.register(_close_all)

@@ -160,3 +160,18 @@ def test_another_system_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> N
         RuntimeError, match=r"a pool of workers needs Linux; this is darwin\. Use num_workers=0"
     ):
         linux.require_linux("a pool of workers")
+
+
+def test_closed_standard_descriptors_become_the_null_device() -> None:
+    def close_and_fill() -> list[str]:
+        os.closerange(0, 3)
+        os.dup2(read_fd, 1)
+        linux.fill_standard_descriptors()
+        assert all(os.get_inheritable(fd) for fd in (0, 2))
+        return [os.readlink(f"/proc/self/fd/{fd}") for fd in (0, 1, 2)]
+
+    read_fd, write_fd = os.pipe()
+    pipe = os.readlink(f"/proc/self/fd/{read_fd}")
+    assert in_child(close_and_fill) == [os.devnull, pipe, os.devnull]
+    os.close(read_fd)
+    os.close(write_fd)
