@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import itertools
 import os
 import signal
@@ -25,6 +26,7 @@ from supervisor.channel import Channel, close_all
 from supervisor.linux import die_with_parent
 from supervisor.page import Page, PageFile, State
 from supervisor.payload import Payload
+from supervisor.surroundings import Surroundings
 
 STACK_SIGNAL = signal.SIGRTMAX - 1
 OOM_SCORE_RAISE = 500
@@ -86,14 +88,26 @@ def run_forked(birth: Birth, load: Callable[[], Job], not_ours: Callable[[], Ite
     _live_and_exit(birth, arrive, load)
 
 
-def run_fresh(birth: Birth, payload: Payload) -> NoReturn:
+def run_fresh(birth: Birth, payload: Payload, surroundings: Surroundings) -> NoReturn:
     """Be a worker, in a fresh interpreter."""
 
     def arrive() -> None:
         for fd in (payload.fd, *birth.handles.all()):
             os.set_inheritable(fd, False)
 
-    _live_and_exit(birth, arrive, payload.load)
+    def load() -> Job:
+        surroundings.apply()
+        payload.import_modules()
+        return load_job(payload, surroundings)
+
+    _live_and_exit(birth, arrive, load)
+
+
+def load_job(payload: Payload, surroundings: Surroundings) -> Job:
+    """Return what a worker that inherits nothing is to do. What that imports should be imported already."""
+    surroundings.apply_filters()
+    job: Job = payload.load()
+    return job
 
 
 def _live_and_exit(birth: Birth, arrive: Callable[[], None], load: Callable[[], Job]) -> NoReturn:
@@ -110,8 +124,7 @@ def _live_and_exit(birth: Birth, arrive: Callable[[], None], load: Callable[[], 
         where = f"in worker {birth.worker} (pid {os.getpid()})"
         os.pwrite(birth.handles.words, exceptions.pack(error, where), 0)
     finally:
-        launch.flush_output()
-        os._exit(code)
+        launch.exit_with(code)
 
 
 def _serve_until_end(birth: Birth, load: Callable[[], Job]) -> int:
@@ -144,10 +157,18 @@ def _settle_in(birth: Birth) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGCHLD):  # all that the supervisor has handlers for
         signal.signal(number, signal.SIG_DFL)
+    _print_at_once()
     _volunteer_for_oom()
     _yield_to_consumer()
     faulthandler.enable(birth.handles.stack, all_threads=True)
     faulthandler.register(STACK_SIGNAL, birth.handles.stack, all_threads=True)
+
+
+def _print_at_once() -> None:
+    """Let each line arrive as it is printed: a worker that dies does not write out what it had kept."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.closed:
+        with contextlib.suppress(OSError):  # of what was kept before
+            sys.stdout.reconfigure(line_buffering=True)
 
 
 def _volunteer_for_oom() -> None:

@@ -22,6 +22,7 @@ from supervisor.child import Job
 from supervisor.linux import own
 from supervisor.messages import Command, Settings, Start, encode
 from supervisor.payload import Payload
+from supervisor.surroundings import Surroundings
 
 POLL_S = 0.001
 
@@ -69,16 +70,18 @@ class SupervisorHandle:
         """Have the workers of run number ``run`` started; return their lifeline.
 
         When the lifeline is dropped, the workers are stopped. ``payload`` is their job, where they do not
-        inherit it; one that is equal to the last is not sent again.
+        inherit it; one that is equal to the last is not sent again. Our surroundings go along with it.
         """
+        surroundings = None if payload is None else Payload.pack(Surroundings.capture())
         if payload is not None and self._payload is not None and payload.digest == self._payload.digest:
             payload.close()
             payload = None
         theirs, ours = os.pipe()
         lifeline = own(ours)
         self._lifeline = ours, _identity(ours)
-        owners = [own(theirs), *([] if payload is None else [own(payload.fd)])]
-        self.send(Start(run, num_workers, payload), owners)
+        brought = [part for part in (surroundings, payload) if part is not None]
+        owners = [own(theirs), *(own(part.fd) for part in brought)]
+        self.send(Start(run, num_workers, surroundings, payload), owners)
         if payload is not None:
             self._payload, self._payload_owner = payload, owners[-1]
         return lifeline

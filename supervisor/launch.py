@@ -1,14 +1,15 @@
 """How a supervisor or a worker process comes to be: a fork, or a fresh interpreter.
 
-A fresh interpreter is started by ``multiprocess``' own bootstrap, which brings the caller's sys.path,
-sys.argv, working directory and log level along, but never the caller's ``__main__``: what is defined there
-travels by value, so that a script needs no ``if __name__ == "__main__"``.
+A fresh interpreter is started by ``multiprocess``' own bootstrap, which brings along what it takes to
+unpickle our own functions, but never the caller's ``__main__``: what is defined there travels by value, so
+that a script needs no ``if __name__ == "__main__"``. For the rest see surroundings.
 
 Both kinds lead a session of their own: a terminal's Ctrl-C reaches the consumer alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -76,10 +77,16 @@ def detach_input() -> None:
 def flush_output() -> None:
     """Write out what stdout and stderr hold, lest a forked child write it again."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(Exception):  # there is none, or it is closed, or the user's and fails
             stream.flush()
-        except (AttributeError, ValueError, OSError):
-            continue  # no such stream, or it is closed
+
+
+def exit_with(code: int) -> NoReturn:
+    """End this process, whatever happens: its stack is a copy of its parent's."""
+    try:
+        flush_output()
+    finally:
+        os._exit(code)
 
 
 class _Boot:
@@ -96,13 +103,16 @@ class _Boot:
 
 
 def _preparation() -> dict[str, Any]:
-    from multiprocess.spawn import get_preparation_data
+    """Return what the bootstrap is to set. Its own function fails where the working directory is gone."""
+    from multiprocess import current_process, get_start_method
 
-    data: dict[str, Any] = get_preparation_data("supervised")
-    for name in ("init_main_from_name", "init_main_from_path"):
-        data.pop(name, None)
-    data["authkey"] = bytes(data["authkey"])  # refuses to be pickled as itself
-    return data
+    return {
+        "name": "supervised",
+        "authkey": bytes(current_process().authkey),  # refuses to be pickled as itself
+        "start_method": get_start_method(allow_none=True),  # asked otherwise, it settles ours
+        "sys_path": sys.path,
+        "sys_argv": sys.argv,
+    }
 
 
 def _run_and_exit(run: Callable[[], None]) -> NoReturn:

@@ -53,6 +53,7 @@ from supervisor.payload import Payload
 from supervisor.policy import RestartWindow
 from supervisor.report import ExitReason, ExitReport
 from supervisor.stopping import OrderedStop
+from supervisor.surroundings import Surroundings
 from supervisor.worker import Remains, Worker
 
 
@@ -92,6 +93,7 @@ class Supervisor:
         self._settings = settings
         self._job = job
         self._payload: Payload | None = None
+        self._surroundings: Surroundings | None = None
         self._num_workers = 0
         self._run = 0  # number of the last Start that was obeyed
         self._workers: dict[int, Worker] = {}  # by pid
@@ -199,8 +201,11 @@ class Supervisor:
 
     def _start(self, start: Start, descriptors: list[int]) -> None:
         self._drop_lifeline()
-        self._lifeline_fd, *payload = descriptors
-        self._take_payload(start.payload, payload)
+        self._lifeline_fd, *brought = descriptors
+        if start.surroundings is not None:
+            self._take_surroundings(start.surroundings.received(brought.pop(0)))
+        if start.payload is not None:
+            self._take_payload(start.payload.received(brought.pop(0)))
         self._run, self._num_workers = start.run, start.workers
         self._someone_was_ready = self._gave_up = False
         if self._settings.policy is not None:
@@ -213,12 +218,16 @@ class Supervisor:
         if fd is not None:
             os.close(fd)
 
-    def _take_payload(self, payload: Payload | None, descriptors: list[int]) -> None:
-        if payload is None:
-            return
+    def _take_surroundings(self, packed: Payload) -> None:
+        self._surroundings = packed.load()
+        packed.close()
+        assert self._surroundings is not None
+        self._surroundings.apply()
+
+    def _take_payload(self, payload: Payload) -> None:
         if self._payload is not None:
             self._payload.close()
-        self._payload = Payload(descriptors[0], payload.digest, payload.modules, payload.spans)
+        self._payload = payload
         if self._settings.start_method == "forkserver":
             payload.import_modules()
 
@@ -242,7 +251,7 @@ class Supervisor:
         if self._settings.start_method == "spawn":
             assert self._payload is not None
             inherited = [self._payload.fd, *birth.handles.all()]
-            return launch.spawn(child.run_fresh, (birth, self._payload), inherited)
+            return launch.spawn(child.run_fresh, (birth, self._payload, self._surroundings), inherited)
         launch.flush_output()
         pid = os.fork()
         if pid == 0:
@@ -253,8 +262,8 @@ class Supervisor:
         if self._job is not None:
             return self._job
         assert self._payload is not None
-        job: child.Job = self._payload.load()
-        return job
+        assert self._surroundings is not None
+        return child.load_job(self._payload, self._surroundings)
 
     def _descriptors(self) -> list[int]:
         """All that a worker must not keep open: what is the supervisor's alone, or a sibling's."""

@@ -43,12 +43,17 @@ class Settings:
 class Start:
     """Start this many workers, for run number ``run``.
 
-    Descriptors: the lifeline, then the payload's, where there is one. The lifeline is a pipe of which the
-    consumer holds the other end: when that closes, the workers are stopped.
+    Descriptors: the lifeline, then those of the surroundings and of the payload, where there are such. The
+    lifeline is a pipe of which the consumer holds the other end: when that closes, the workers are stopped.
+
+    Parameters:
+        surroundings: the consumer's Surroundings; None where they are inherited.
+        payload: the job; None where it is inherited, or is that of the last run.
     """
 
     run: int
     workers: int
+    surroundings: Payload | None
     payload: Payload | None
 
 

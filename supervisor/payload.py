@@ -14,8 +14,9 @@ import io
 import mmap
 import os
 import pickle
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -94,11 +95,18 @@ class Payload:
         """Import what the pickle names, so that processes forked afterwards need not.
 
         numpy.random is lazy in numpy 2 and wanted by every worker. A module that fails to import fails
-        again in the worker, where its traceback is worth having.
+        again in the worker, where its traceback is worth having. What the imports warn of was shown, or
+        silenced, where the pickle was made.
         """
-        for name in sorted({"numpy.random", *self.modules}):
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name in sorted({"numpy.random", *self.modules}):
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+
+    def received(self, fd: int) -> Payload:
+        """Return this payload as it is here, where its memory file has arrived as ``fd``."""
+        return replace(self, fd=fd)
 
     def close(self) -> None:
         os.close(self.fd)

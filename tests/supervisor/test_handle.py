@@ -184,7 +184,7 @@ def test_a_start_that_waits_for_room_brings_its_descriptors_later() -> None:
         handle.flush()
         far.drain()
         data, (received,) = opened(far.inbox.popleft())
-        assert decode(data) == (1, Start(1, 2, None))
+        assert decode(data) == (1, Start(1, 2, None, None))
         lifeline.close()
         assert select.select([received], [], [], 5.0)[0] == [received], "it is the lifeline's other end"
         os.close(received)

@@ -41,9 +41,28 @@ def test_a_fresh_interpreter_has_our_surroundings(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["train.py", "--epochs", "3"])
     facts = fresh_interpreter()
-    assert facts["path"][: len(sys.path)] == [entry or os.getcwd() for entry in sys.path]
+    assert facts["path"][: len(sys.path)] == sys.path
     assert facts["folder"] == str(tmp_path)
     assert facts["argv"] == ["train.py", "--epochs", "3"]
+
+
+def test_a_working_directory_that_is_gone_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert written_by(lambda fd: launch.spawn(measure, (fd, b"four"), (fd,))) == b"4"
+
+
+def test_a_fresh_interpreter_leaves_the_choice_of_a_start_method_open() -> None:
+    script = (
+        "import multiprocess, os; from supervisor import launch\n"
+        "os.waitpid(launch.spawn(print, ('x',), ()), 0)\n"
+        "multiprocess.set_start_method('spawn')\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=30, capture_output=True)
 
 
 def test_a_fresh_interpreter_is_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,12 @@ from supervisor.payload import Payload
 from supervisor.report import ExitReason, ExitReport
 
 BODIES: list[Command | Event] = [
-    Start(1, 2, Payload(7, b"digest", frozenset({"numpy"}), ((0, 10, True),))),
+    Start(
+        1,
+        2,
+        Payload(6, b"other", frozenset(), ((0, 5, True),)),
+        Payload(7, b"digest", frozenset({"numpy"}), ((0, 10, True),)),
+    ),
     Check(),
     End(4711, ExitReason.HUNG, "it hung"),
     Stop(),
