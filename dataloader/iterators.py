@@ -92,7 +92,7 @@ class Source:
     def peek(self) -> tuple[int, Sequence[Any]] | None:
         """Return the next batch, (number, indices), or None at the end.
 
-        Raises TypeError if the sampler gives what is no batch of indices.
+        Raises TypeError, once, for each thing that the sampler gives and that is no batch of indices.
         """
         if self._dropped < self.taken:
             self._drawn, self._dropped = [], self.taken
@@ -101,14 +101,20 @@ class Source:
         if not self._drawn:
             return None
         batch = self._drawn[0]
-        return self.taken + 1, batch if type(batch) is list else _as_sequence(batch)
+        indices = batch if type(batch) is list else _as_sequence(batch)
+        if indices is None:
+            error = TypeError(f"batch_sampler gave {batch!r}: let it give lists of indices")
+            self._drawn = []
+            raise error
+        return self.taken + 1, indices
 
 
-def _as_sequence(batch: Any) -> Sequence[Any]:
-    """Return what a batch_sampler gave, if it is a list of indices or as good as one."""
-    if hasattr(batch, "__len__") and not isinstance(batch, str | bytes | Mapping):
-        return batch if hasattr(batch, "__getitem__") else tuple(batch)
-    raise TypeError(f"batch_sampler gave {batch!r}: let it give lists of indices")
+def _as_sequence(batch: Any) -> Sequence[Any] | None:
+    """Return what a batch_sampler gave, if it is as good as a list of indices."""
+    if not hasattr(batch, "__len__") or isinstance(batch, str | bytes | Mapping):
+        return None
+    sequence: Sequence[Any] = batch if hasattr(batch, "__getitem__") else tuple(batch)
+    return sequence
 
 
 class WorkerIterator:
