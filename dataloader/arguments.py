@@ -40,6 +40,8 @@ def refuse_what_is_not_there_yet(**arguments: tuple[Any, bool]) -> None:
 def checked_dataset(dataset: Any) -> Any:
     if isinstance(dataset, IterableDataset):
         raise NotImplementedError("an IterableDataset is not supported yet: use a dataset with __getitem__")
+    if isinstance(dataset, type):
+        raise TypeError(f"dataset={dataset!r} is a class: give an instance of it")
     if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__getitems__"):
         raise TypeError(f"dataset={dataset!r} has no __getitem__: give a map-style dataset")
     return dataset

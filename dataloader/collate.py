@@ -33,9 +33,30 @@ def default_collate(samples: Sequence[Any]) -> Any:
     >>> default_collate([{"x": np.zeros(3)}, {"x": np.ones(3)}])["x"].shape
     (2, 3)
     """
+    try:
+        return _collate(samples)
+    except _Problem as problem:
+        raise problem.error() from None
+
+
+class _Problem(Exception):
+    """Why samples cannot be collated, and in which field of theirs."""
+
+    def __init__(self, kind: type[Exception], before: str, after: str = "") -> None:
+        self.kind = kind
+        self.field = ""
+        self._before, self._after = before, after
+
+    def error(self) -> Exception:
+        """Return what the user gets."""
+        where = f" in field {self.field}" if self.field else ""
+        return self.kind(f"default_collate {self._before}{where}{self._after}")
+
+
+def _collate(samples: Sequence[Any]) -> Any:
     if not len(samples):
-        raise ValueError(
-            "default_collate got an empty batch: let the batch_sampler give none, or pass a collate_fn"
+        raise _Problem(
+            ValueError, "got an empty batch", ": let the batch_sampler give none, or pass a collate_fn"
         )
     first = samples[0]
     if isinstance(first, np.ndarray):
@@ -53,12 +74,22 @@ def default_collate(samples: Sequence[Any]) -> Any:
     raise _not_collatable(samples, 0)
 
 
-def _not_collatable(samples: Sequence[Any], at: int) -> TypeError:
+def _collate_field(name: str, column: Sequence[Any]) -> Any:
+    try:
+        return _collate(column)
+    except _Problem as problem:
+        problem.field = name + problem.field
+        raise
+
+
+def _not_collatable(samples: Sequence[Any], at: int) -> _Problem:
     kind = type(samples[at])
     what = "None" if samples[at] is None else f"{kind.__module__}.{kind.__qualname__} objects"
-    return TypeError(
-        f"default_collate cannot put {what} into a batch, as in {sample_name(at, len(samples))}: return "
-        "numbers, numpy arrays, str, bytes, mappings, sequences or dataclasses of these, or pass a collate_fn"
+    return _Problem(
+        TypeError,
+        f"cannot put {what} into a batch, as in {sample_name(at, len(samples))}",
+        ": return numbers, numpy arrays, str, bytes, mappings, sequences or dataclasses of these, or pass a "
+        "collate_fn",
     )
 
 
@@ -72,23 +103,22 @@ def _number_array(numbers: Sequence[Any]) -> Any:
     return array
 
 
-def _why_no_numbers(numbers: Sequence[Any]) -> Exception:
+def _why_no_numbers(numbers: Sequence[Any]) -> _Problem:
     for i, number in enumerate(numbers):
         if not isinstance(number, _NUMBERS):
             return _not_alike(numbers, i)
     if _all_are(int, numbers):
-        return ValueError("default_collate found ints that no 64-bit integer type holds: use float or str")
+        return _Problem(ValueError, "found ints that no 64-bit integer type holds", ": use float or str")
     different = next((i for i, number in enumerate(numbers) if type(number) is not type(numbers[0])), 0)
     return _not_alike(numbers, different)
 
 
-def _not_alike(samples: Sequence[Any], different: int) -> TypeError:
+def _not_alike(samples: Sequence[Any], different: int) -> _Problem:
     if samples[different] is None:
         return _not_collatable(samples, different)
     types = _both(samples, different, lambda sample: type(sample).__name__)
-    return TypeError(
-        f"default_collate needs samples of one type: {types}: return one type, or pass a collate_fn"
-    )
+    advice = ": return one type, or pass a collate_fn"
+    return _Problem(TypeError, f"needs samples of one type: {types}", advice)
 
 
 def _both(samples: Sequence[Any], different: int, describe: Callable[[Any], Any]) -> str:
@@ -108,10 +138,8 @@ def _stack(samples: Sequence[Any]) -> Any:
     different = next((i for i, array in enumerate(arrays) if array.shape != first.shape), None)
     if different is not None:
         shapes = _both(arrays, different, lambda array: array.shape)
-        raise ValueError(
-            f"default_collate cannot stack arrays of different shapes: {shapes}: pad them, or pass a "
-            "collate_fn"
-        )
+        advice = ": pad them, or pass a collate_fn"
+        raise _Problem(ValueError, f"cannot stack arrays of different shapes: {shapes}", advice)
     dtype = np.result_type(*dict.fromkeys(array.dtype for array in arrays))
     return np.stack(arrays, out=empty((len(arrays), *first.shape), dtype))
 
@@ -123,8 +151,8 @@ def _collate_mapping(samples: Sequence[Any]) -> Any:
             raise _not_alike(samples, i)
         if sample.keys() != first.keys():
             keys = _both(samples, i, list)
-            raise ValueError(f"default_collate needs the same keys in every sample: {keys}")
-    batches = {key: default_collate([sample[key] for sample in samples]) for key in first}
+            raise _Problem(ValueError, f"needs the same keys in every sample: {keys}")
+    batches = {key: _collate_field(f"[{key!r}]", [sample[key] for sample in samples]) for key in first}
     return batches if type(first) is dict else _like_mapping(first, batches)
 
 
@@ -147,8 +175,8 @@ def _collate_sequence(samples: Sequence[Any]) -> Any:
             raise _not_alike(samples, i)
         if len(sample) != len(first):
             lengths = _both(samples, i, len)
-            raise ValueError(f"default_collate needs sequences of one length: {lengths}")
-    batches = [default_collate(field) for field in zip(*samples, strict=True)]
+            raise _Problem(ValueError, f"needs sequences of one length: {lengths}")
+    batches = [_collate_field(f"[{i}]", column) for i, column in enumerate(zip(*samples, strict=True))]
     if type(first) is list:
         return batches
     return type(first)(*batches) if hasattr(first, "_fields") else _like_sequence(first, batches)
@@ -174,8 +202,8 @@ def _collate_dataclass(samples: Sequence[Any]) -> Any:
             raise _not_alike(samples, i)
     batch = copy.copy(first)  # not made anew: __init__ and __post_init__ are for samples
     for field in fields(first):
-        column = default_collate([getattr(sample, field.name) for sample in samples])
-        object.__setattr__(batch, field.name, column)  # it may be frozen
+        column = [getattr(sample, field.name) for sample in samples]
+        object.__setattr__(batch, field.name, _collate_field(f".{field.name}", column))  # it may be frozen
     return batch
 
 

@@ -45,11 +45,12 @@ class Bar:
 
     Parameters:
         total: samples in all, None where that is not known.
-        deaths: tells how many workers have died.
+        deaths: tells how many workers have died so far, before this bar too.
     """
 
     def __init__(self, total: int | None, deaths: Callable[[], int]) -> None:
-        self._deaths = deaths
+        before = deaths()
+        self._deaths = lambda: deaths() - before
         self._shown_deaths = 0
         self._tqdm = _tqdm()(total=total, unit=" samples", dynamic_ncols=True, disable=not _is_watched())
         self._total = total

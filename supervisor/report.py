@@ -183,6 +183,8 @@ class ExitReport:
         """How it ended, in the words that torch's loader uses."""
         if self.signal is not None:
             return f"is killed by signal: {signal.strsignal(self.signal) or self.signal}"
+        if not self.is_death:
+            return f"ended as it was asked to, with exit code {self.exit_code}"
         return f"exited unexpectedly with exit code {self.exit_code}"
 
     @property

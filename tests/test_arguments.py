@@ -151,6 +151,7 @@ class Stream(IterableDataset[int]):
     [
         (5, TypeError, "dataset=5 has no __getitem__: give a map-style dataset"),
         (iter("abc"), TypeError, "has no __getitem__"),
+        (WithoutLength, TypeError, "WithoutLength'> is a class: give an instance of it"),
         (WithoutLength(), TypeError, "has no __len__: define it, or give a sampler or a batch_sampler"),
         (
             Stream(),
@@ -158,7 +159,7 @@ class Stream(IterableDataset[int]):
             "IterableDataset is not supported yet: use a dataset with __getitem__",
         ),
     ],
-    ids=["number", "iterator", "without length", "stream"],
+    ids=["number", "iterator", "a class", "without length", "stream"],
 )
 def test_a_wrong_dataset_is_refused(dataset: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):

@@ -301,6 +301,12 @@ class Opaque:
     pass
 
 
+def test_an_error_names_the_field() -> None:
+    boxes = [{"meta": [0, Point(1, np.zeros(2))]}, {"meta": [0, Point(1, np.zeros(3))]}]
+    with pytest.raises(ValueError, match=r"\(3,\) in sample 1 in field \['meta'\]\[1\]\.y: pad them, or"):
+        default_collate(boxes)
+
+
 def test_an_error_names_the_samples_by_their_indices() -> None:
     with (
         arena.use(None, [7, "b", 9]),

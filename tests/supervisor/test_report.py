@@ -117,7 +117,7 @@ def test_the_end_of_a_supervisor_has_a_report_too() -> None:
     assert supervisor_report(4711, exited(0)).reason is ExitReason.EXITED
     first, second = str(own).splitlines()
     assert first == "the supervisor (pid 4711) is killed by signal: Killed."
-    assert second.startswith("  reason:     killed (unknown: this was the supervisor process; the supervisor did")
+    assert second.startswith("  reason:     killed (unknown: this was the supervisor process; ")
 
 
 def test_a_report_is_ready_for_json() -> None:
