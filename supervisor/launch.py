@@ -18,6 +18,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from supervisor.surroundings import working_directory
+
 HASH_SEED = "0"  # fresh interpreters share one, or sets would be ordered differently in each
 
 
@@ -45,6 +47,7 @@ def spawn(target: Callable[..., None], args: tuple[Any, ...], descriptors: Seque
             pass_fds=(read_fd, *descriptors),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
+            cwd=None if working_directory() else "/",  # some do not start where there is none
             env={"PYTHONHASHSEED": HASH_SEED, **os.environ},
         )
         process.returncode = 0  # the caller reaps it: subprocess must not

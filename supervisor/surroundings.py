@@ -52,7 +52,7 @@ class Surroundings:
         return cls(
             path=tuple(sys.path),
             argv=tuple(sys.argv),
-            folder=_working_directory(),
+            folder=working_directory(),
             environment=dict(os.environ),
             levels=_log_levels(),
             disabled=logging.root.manager.disable,
@@ -93,7 +93,8 @@ class Surroundings:
         logging.disable(self.disabled)
 
 
-def _working_directory() -> str | None:
+def working_directory() -> str | None:
+    """Return ours, None where it no longer exists."""
     try:
         return os.getcwd()
     except OSError:
