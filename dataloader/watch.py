@@ -50,7 +50,7 @@ class Bar:
 
     def __init__(self, total: int | None, deaths: Callable[[], int]) -> None:
         before = deaths()
-        self._deaths = lambda: deaths() - before
+        self._deaths: Callable[[], int] = lambda: deaths() - before
         self._shown_deaths = 0
         self._tqdm = _tqdm()(total=total, unit=" samples", dynamic_ncols=True, disable=not _is_watched())
         self._total = total

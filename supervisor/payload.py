@@ -11,13 +11,14 @@ import contextlib
 import hashlib
 import importlib
 import io
+import marshal
 import mmap
 import os
 import pickle
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -27,6 +28,7 @@ from supervisor.linux import create_memory_file
 
 ALIGNMENT_BYTES = 64
 OUT_OF_BAND_BYTES = 1 << 16
+MARSHAL_VERSION = 2  # later ones give other bytes for equal code, depending on who else refers to its parts
 
 
 class PayloadError(TypeError):
@@ -127,6 +129,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return False
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, CodeType):  # cloudpickle would leave out the file's name, and tracebacks need it
+            with contextlib.suppress(ValueError):  # constants that no compiler makes
+                return marshal.loads, (marshal.dumps(obj, MARSHAL_VERSION),)
         if isinstance(obj, type | FunctionType | BuiltinFunctionType):
             self.modules.add(obj.__module__ or "builtins")
         elif isinstance(obj, ModuleType):

@@ -49,6 +49,27 @@ def test_lambdas_travel() -> None:
     assert carried(lambda x: x + offset)(4) == 7
 
 
+def test_functions_keep_the_file_that_they_come_from() -> None:
+    function = lambda: None  # noqa: E731
+    travelled, code = carried(function).__code__, function.__code__
+    assert travelled.co_filename == code.co_filename == __file__
+    assert travelled.co_firstlineno == code.co_firstlineno
+
+
+def test_equal_functions_have_equal_digests_whoever_refers_to_their_parts() -> None:
+    def function() -> str:
+        return f"{function.__name__} {'a constant that is not interned'}"
+
+    digests = []
+    for _ in range(2):
+        payload = Payload.pack(function)
+        digests.append(payload.digest)
+        payload.close()
+        kept = [*function.__code__.co_consts, *function.__code__.co_names]  # counted for the second time
+    assert kept
+    assert digests[0] == digests[1]
+
+
 def test_equal_contents_have_equal_digests() -> None:
     payloads = [Payload.pack({"a": np.full(100_000, n)}) for n in (1, 1, 2)]
     digests = [payload.digest for payload in payloads]
