@@ -6,7 +6,7 @@ import math
 import os
 import secrets
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from dataloader.collate import default_collate, default_convert
@@ -197,6 +197,17 @@ def chosen_batch_sampler(
     if batch_sampler is not None:
         return checked_iterable("batch_sampler", batch_sampler, "batches of indices")
     return None if batch_size is None else BatchSampler(sampler, batch_size, drop_last)
+
+
+def warn_of_used_iterators(*samplers: Iterable[Any] | None) -> None:
+    """Warn, as an epoch begins that is not the first, where a sampler can be iterated only once."""
+    for sampler in samplers:
+        if isinstance(sampler, Iterator):
+            warnings.warn(
+                f"{sampler!r} is an iterator: this epoch begins where the last one left it, and is empty if "
+                "that used it up: give a sampler that can be iterated anew",
+                stacklevel=3,
+            )
 
 
 # ---- cores ---------------------------------------------------------------------------------------

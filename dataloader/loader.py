@@ -198,6 +198,8 @@ class DataLoader:
             Exception: what a worker raised in its start-up, such as unpickling the dataset.
         """
         with self._lock:
+            if self._tallies:
+                arguments.warn_of_used_iterators(self.sampler, self.batch_sampler)
             epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
             recipe = Recipe.of(self.dataset, self.collate_fn, in_batches=self.batch_sampler is not None)
             if self.num_workers == 0:
@@ -210,9 +212,10 @@ class DataLoader:
         return self._locks.setdefault(os.getpid(), threading.RLock())
 
     def _drawn(self, epoch: int) -> Iterator[Any]:
-        """Begin to draw from the sampler: lists of indices, or tuples of one."""
-        drawn = iterate(self._batches, self.seed, epoch)
-        return zip(drawn, strict=False) if self.batch_sampler is None else drawn
+        """Begin to draw from the sampler: lists of indices, of one each where samples come singly."""
+        if self.batch_sampler is None:
+            return BatchSampler(self.sampler, batch_size=1, drop_last=False).iterate(self.seed, epoch)
+        return iterate(self.batch_sampler, self.seed, epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next ``iter()`` begin epoch number ``epoch``, counted from 0.

@@ -193,18 +193,36 @@ def test_after_a_samplers_exception_the_next_batch_is_the_next_batch(num_workers
         assert taken + [batch.tolist() for batch in iterator] == [[0, 1, 2], [3, 4]]
 
 
+@pytest.mark.parametrize("batch_size", [2, None])
 @WORKERS
-def test_a_generator_that_raised_is_no_end_of_the_epoch(num_workers: int) -> None:
+def test_a_generator_that_raised_is_no_end_of_the_epoch(num_workers: int, batch_size: int | None) -> None:
     def indices() -> Iterator[int]:
         yield from (0, 1, 2)
         raise OSError("no index any more")
 
-    with loader_of(range(9), num_workers, sampler=indices(), batch_size=2) as loader:
+    collate = np.array if batch_size else (lambda sample: np.array([sample]))
+    with loader_of(
+        range(9), num_workers, sampler=indices(), batch_size=batch_size, collate_fn=collate
+    ) as loader:
         iterator = iter(loader)
-        assert until_it_raises(iterator) == [[0, 1]]
+        assert until_it_raises(iterator) == ([[0, 1]] if batch_size else [[0], [1], [2]])
         for _ in range(2):
             with pytest.raises(RuntimeError, match="an exception ended the sampler's generator"):
                 next(iterator)
+
+
+@pytest.mark.parametrize("batch_size", [2, None])
+@WORKERS
+def test_a_sampler_that_can_be_iterated_once_is_warned_of_the_second_time(
+    num_workers: int, batch_size: int | None
+) -> None:
+    with loader_of(range(9), num_workers, sampler=iter([1, 2, 3]), batch_size=batch_size) as loader:
+        assert len(list(loader)) == (2 if batch_size else 3)
+        with pytest.warns(
+            UserWarning, match=r"is an iterator: this epoch begins where the last one left it"
+        ) as caught:
+            assert list(loader) == []
+        assert caught[0].filename == __file__
 
 
 # ---- single samples, and many at once ------------------------------------------------------------
