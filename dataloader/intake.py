@@ -7,19 +7,24 @@ seem to have been used up: an epoch would end early without a word. That is an e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from types import GeneratorType
+from types import FunctionType, GeneratorType
 from typing import Any
 
 from dataloader.interrupts import frames_outside_handlers
+
+_NOTHING = object()  # which no iterator gives
 
 
 class Intake:
     """Draws from ``iterable``, which is iterated once."""
 
     def __init__(self, iterable: Iterable[Any]) -> None:
-        self._iterator = iter(iterable)
+        iterator = iter(iterable)
+        self._is_generator = isinstance(iterator, GeneratorType)
+        # islice would ask it for an iterator at each draw, and one that is its own may begin anew then.
+        self._iterator = iter(iterator.__next__, _NOTHING) if _has_own_iter(iterator) else iterator
         self._ended_by: BaseException | None = None
 
     def draw(self, drawn: list[Any], count: int) -> None:
@@ -43,4 +48,8 @@ class Intake:
             raise
 
     def _came_through_generator(self, error: BaseException) -> bool:
-        return isinstance(self._iterator, GeneratorType) and frames_outside_handlers(error) > 1
+        return self._is_generator and frames_outside_handlers(error) > 1
+
+
+def _has_own_iter(iterator: Iterator[Any]) -> bool:
+    return isinstance(type(iterator).__iter__, FunctionType)

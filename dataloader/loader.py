@@ -373,7 +373,8 @@ class DataLoader:
         except PayloadError as error:
             names = ("dataset", "collate_fn", "worker_init_fn")
             parts = {name: getattr(self, name) for name in names}
-            raise PayloadError.about(parts, ADVICE) or error from None
+            named = PayloadError.about(parts, ADVICE) or error
+            raise named from named.__cause__
 
     @property
     def _prefetch(self) -> int:

@@ -150,6 +150,27 @@ def test_set_epoch_repeats_an_epoch_and_is_passed_on(num_workers: int) -> None:
     assert pairs.epochs == [5, 6]
 
 
+class Rewinding:
+    """A sampler that is its own iterator, and begins anew whenever it is asked for one."""
+
+    def __iter__(self) -> Rewinding:
+        self._next = 0
+        return self
+
+    def __next__(self) -> int:
+        if self._next == 5:
+            raise StopIteration
+        self._next += 1
+        return self._next - 1
+
+
+@WORKERS
+def test_a_sampler_is_asked_for_its_iterator_once_an_epoch(num_workers: int) -> None:
+    with loader_of(range(5), num_workers, sampler=Rewinding(), batch_size=2) as loader:
+        batches = [batch.tolist() for batch in itertools.islice(loader, 9)]
+    assert batches == [[0, 1], [2, 3], [4]]
+
+
 # ---- a sampler that raises -----------------------------------------------------------------------
 
 
