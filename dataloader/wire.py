@@ -15,13 +15,13 @@ import select
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 
 from dataloader.arena import ALIGNMENT_BYTES, SMALL_BYTES, Arena, address_of
 from dataloader.recipe import Order
 from dataloader.slots import Slot, map_shared, size_class
 from dataloader.unpickling import load_batch
+from supervisor import originals
 from supervisor.channel import MAX_MESSAGE_BYTES, Message
 from supervisor.linux import create_memory_file, create_owned_memory_file
 from supervisor.payload import PayloadError
@@ -151,7 +151,7 @@ def _pickled(batch: Any, buffers: list[memoryview]) -> bytes:
         buffers.append(raw)
         return False
 
-    for dumps in (pickle.dumps, cloudpickle.dumps):
+    for dumps in (pickle.dumps, originals.dumps):
         try:
             body: bytes = dumps(batch, protocol=5, buffer_callback=keep_in_band)
             return body

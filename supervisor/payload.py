@@ -25,6 +25,7 @@ import cloudpickle
 
 from supervisor.culprit import find
 from supervisor.linux import create_memory_file
+from supervisor.originals import NONE, Originals, number_of, receive
 
 ALIGNMENT_BYTES = 64
 OUT_OF_BAND_BYTES = 1 << 16
@@ -57,12 +58,14 @@ class Payload:
         digest: of all its bytes: equal for equal contents.
         modules: names of the modules that the pickle imports.
         spans: (offset, length, read-only) in bytes of the pickle, then of each out-of-band buffer.
+        originals: the classes that travel by value.
     """
 
     fd: int
     digest: bytes
     modules: frozenset[str]
     spans: tuple[tuple[int, int, bool], ...]
+    originals: Originals = NONE
 
     @classmethod
     def pack(cls, value: Any) -> Payload:
@@ -71,10 +74,10 @@ class Payload:
         Raises PayloadError if it cannot be pickled.
         """
         try:
-            pickled, buffers, modules = _dump(value)
+            pickled, pickler = _dump(value)
         except Exception as error:
             raise PayloadError(f"{type(error).__name__}: {error}") from error
-        views = [memoryview(pickled).toreadonly(), *(buffer.raw() for buffer in buffers)]
+        views = [memoryview(pickled).toreadonly(), *(buffer.raw() for buffer in pickler.buffers)]
         spans = _lay_out(views)
         fd = create_memory_file("worker-payload")
         os.ftruncate(fd, max(1, sum(spans[-1][:2])))
@@ -83,7 +86,8 @@ class Payload:
             digest.update(length.to_bytes(8, "little"))
             digest.update(view)
             _write(fd, view, offset)
-        return cls(fd, digest.digest(), frozenset(modules), spans)
+        modules = frozenset(pickler.modules - {"__main__", "builtins"})
+        return cls(fd, digest.digest(), modules, spans, Originals(pickler.by_value.values()))
 
     def load(self) -> Any:
         """Return the object, its large arrays mapped copy-on-write."""
@@ -91,7 +95,9 @@ class Payload:
         views = [memory[offset : offset + length] for offset, length, _ in self.spans]
         readonly = [flag for _, _, flag in self.spans]
         buffers = [view.toreadonly() if flag else view for view, flag in zip(views, readonly, strict=True)]
-        return pickle.loads(views[0], buffers=buffers[1:])
+        value, copies = pickle.loads(views[0], buffers=buffers[1:])
+        receive(copies)
+        return value
 
     def import_modules(self) -> None:
         """Import what the pickle names, so that processes forked afterwards need not.
@@ -115,12 +121,13 @@ class Payload:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """A pickler that notes which modules its pickle will import."""
+    """A pickler that notes which modules its pickle will import, and which classes are in it by value."""
 
-    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
+    def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5, buffer_callback=self._keep_large)
-        self.buffers = buffers
+        self.buffers: list[pickle.PickleBuffer] = []
         self.modules: set[str] = set()
+        self.by_value: dict[int, type] = {}
 
     def _keep_large(self, buffer: pickle.PickleBuffer) -> bool:
         if buffer.raw().nbytes < OUT_OF_BAND_BYTES:
@@ -136,15 +143,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.modules.add(obj.__module__ or "builtins")
         elif isinstance(obj, ModuleType):
             self.modules.add(obj.__name__)
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and reduced is not NotImplemented:
+            self.by_value[number_of(obj)] = obj
+        return reduced
 
 
-def _dump(value: Any) -> tuple[memoryview, list[pickle.PickleBuffer], set[str]]:
+def _dump(value: Any) -> tuple[memoryview, _Pickler]:
     file = io.BytesIO()
-    buffers: list[pickle.PickleBuffer] = []
-    pickler = _Pickler(file, buffers)
-    pickler.dump(value)
-    return file.getbuffer(), buffers, pickler.modules - {"__main__", "builtins"}
+    pickler = _Pickler(file)
+    pickler.dump((value, pickler.by_value))  # in this order: first they are met, then told
+    return file.getbuffer(), pickler
 
 
 def _lay_out(views: list[memoryview]) -> tuple[tuple[int, int, bool], ...]:

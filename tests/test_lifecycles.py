@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from itertools import islice
@@ -419,66 +417,3 @@ def test_an_iterator_goes_on_when_the_thread_that_made_it_has_ended(method: str)
         thread.join()
         assert [int(batch[0]) for batch in made[0]] == list(range(100))
         assert not any(report.is_death for report in loader.reports)
-
-
-# ---- programs ------------------------------------------------------------------------------------
-
-PROGRAM = """
-import sys
-from dataloader import DataLoader
-
-class Squares:
-    def __len__(self):
-        return 10
-    def __getitem__(self, index):
-        return Square(index * index)
-
-class Square:
-    def __init__(self, value):
-        self.value = value
-
-loader = DataLoader(Squares(), batch_size=5, num_workers=2, collate_fn=lambda samples: samples[::-1])
-for batch in loader:
-    assert all(type(square) is Square for square in batch)
-    print([square.value for square in batch], flush=True)
-"""
-OUTPUT = "[16, 9, 4, 1, 0]\n[81, 64, 49, 36, 25]\n"
-
-
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", *command],
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-@pytest.mark.parametrize("how", ["script", "-c"])
-def test_a_program_needs_no_main_guard(how: str, tmp_path: Path) -> None:
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
-    finished = run(str(script)) if how == "script" else run("-c", PROGRAM)
-    assert (finished.stdout, finished.stderr, finished.returncode) == (OUTPUT, "", 0)
-
-
-LEFT_OPEN = """
-import sys
-from dataloader import DataLoader
-import numpy as np
-
-loader = DataLoader(np.zeros((50, 20_000)), num_workers=2, multiprocessing_context=sys.argv[1],
-                    persistent_workers=sys.argv[2] == "True")
-iterator = iter(loader)
-batch = next(iterator)
-print(*[worker.pid for worker in loader.workers()], flush=True)
-"""
-
-
-@STARTS
-def test_a_program_that_ends_in_the_middle_ends_cleanly(method: str, persistent: bool) -> None:
-    finished = run("-c", LEFT_OPEN, method, str(persistent))
-    assert (finished.stderr, finished.returncode) == ("", 0)
-    assert len(finished.stdout.split()) == 2
-    assert wait_until(lambda: all(is_gone(int(pid)) for pid in finished.stdout.split()), GONE_WITHIN_S)
