@@ -276,18 +276,18 @@ class Supervisor:
         for worker in [worker for worker in self._workers.values() if worker.has_exited()]:
             report, exception = worker.reap(asked=self._stop is not None)
             del self._workers[worker.pid]
-            self._say(Died(report, exception))
-            if report.is_death and self._stop is None:
-                self._decide_on(report, worker)
+            gave_up = self._decide_on(report, worker) if report.is_death and self._stop is None else None
+            self._say(Died(report, exception, gave_up))
 
-    def _decide_on(self, report: ExitReport, worker: Worker) -> None:
-        """Replace a dead worker, now or later, or give up."""
+    def _decide_on(self, report: ExitReport, worker: Worker) -> str | None:
+        """Replace a dead worker, now or later, or give up and return why."""
         now = time.monotonic()
         why = self._why_not_replace(now, report, worker)
         if isinstance(why, str):
-            self._give_up(why)
-        elif not self._gave_up:
+            return why if self._give_up() else None
+        if not self._gave_up:
             self._restarts.append(Restart(now + why, worker.worker, worker.restarts + 1, now))
+        return None
 
     def _why_not_replace(self, now: float, report: ExitReport, worker: Worker) -> float | str:
         """Return after how many seconds to replace, or why not to."""
@@ -303,11 +303,11 @@ class Supervisor:
         delay_s = self._window.allow(now, during_startup=fails)
         return self._window.why_exhausted() if delay_s is None else delay_s
 
-    def _give_up(self, why: str) -> None:
-        if not self._gave_up:
-            self._gave_up = True
-            self._restarts.clear()
-            self._say(GaveUp(why))
+    def _give_up(self) -> bool:
+        """Replace nobody from now on; return whether that is new."""
+        is_new, self._gave_up = not self._gave_up, True
+        self._restarts.clear()
+        return is_new
 
     def _restart_due(self) -> None:
         now = time.monotonic()
@@ -316,7 +316,8 @@ class Supervisor:
             try:
                 self._make_worker(restart.worker, restart.restarts, restart.death_s)
             except OSError as error:
-                self._give_up(f"It could not be replaced: {error}.")
+                if self._give_up():
+                    self._say(GaveUp(f"It could not be replaced: {error}."))
 
     def _note_progress(self) -> None:
         """A completed task resets the back-off, also of replacements that are waiting."""

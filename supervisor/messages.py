@@ -96,15 +96,20 @@ class Ready:
 
 @dataclass(frozen=True)
 class Died:
-    """A worker ended. ``exception`` is what it left behind, packed."""
+    """A worker ended. ``exception`` is what it left behind, packed.
+
+    ``gave_up``: why the dead are no longer replaced from now on, if so. It is no message of its own, which
+    could come after the dead worker's task has been given to the next one.
+    """
 
     report: ExitReport
     exception: bytes | None
+    gave_up: str | None
 
 
 @dataclass(frozen=True)
 class GaveUp:
-    """The dead are no longer replaced, because ``why``."""
+    """A dead worker's successor could not be started, because ``why``."""
 
     why: str
 
@@ -149,4 +154,4 @@ def _shortened(died: Died) -> Died:
     report = died.report
     report.traceback, report.stderr = report.traceback[-8000:], report.stderr[-8000:]
     report.readings = report.readings[-10:]
-    return Died(report, None)
+    return Died(report, None, died.gave_up)

@@ -329,8 +329,10 @@ class WorkerPool:
             case Ready(worker, pid, replaced_s) if worker in self.workers and self.workers[worker].pid == pid:
                 self.workers[worker].ready = True
                 self._note_replaced(worker, replaced_s)
-            case Died(report, exception):
+            case Died(report, exception, gave_up):
                 self._bury(report, exception)
+                if gave_up is not None:
+                    self._gave_up = gave_up
             case GaveUp(why):
                 self._gave_up = why
             case Failed(exception):

@@ -50,7 +50,7 @@ def test_it_arrives_as_it_was(body: Command | Event) -> None:
 
 
 def test_a_report_that_fits_is_not_touched() -> None:
-    died = Died(ExitReport(0, 4711, ExitReason.EXCEPTION, traceback="x" * 16_000), b"y" * 40_000)
+    died = Died(ExitReport(0, 4711, ExitReason.EXCEPTION, traceback="x" * 16_000), b"y" * 40_000, None)
     assert decode(encode(1, died)) == (1, died)
 
 
@@ -59,7 +59,7 @@ def test_a_report_that_does_not_fit_keeps_the_end_of_its_texts(letter: str) -> N
     text = letter * 100_000 + "end"
     report = ExitReport(0, 4711, ExitReason.EXCEPTION, traceback=text, stderr=text)
     report.readings = [(float(n), n) for n in range(1000)]
-    data = encode(1, Died(report, b"y" * MAX_MESSAGE_BYTES))
+    data = encode(1, Died(report, b"y" * MAX_MESSAGE_BYTES, None))
     assert len(data) <= MAX_MESSAGE_BYTES
     _, body = decode(data)
     assert isinstance(body, Died)
