@@ -21,6 +21,8 @@ from tests.datasets import Augmented, LargeArrays
 from tests.equality import fingerprint
 from tests.processes import belongings, living_descendants, wait_until
 
+pytestmark = pytest.mark.slow
+
 GONE_WITHIN_S = 2.0
 
 

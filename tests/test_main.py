@@ -11,6 +11,8 @@ import pytest
 
 from tests.processes import is_gone, wait_until
 
+pytestmark = pytest.mark.slow
+
 GONE_WITHIN_S = 2.0
 STARTS = pytest.mark.parametrize(
     ("method", "persistent"),

@@ -20,6 +20,8 @@ from tests.datasets import LargeArrays
 from tests.forks import in_child
 from tests.processes import belongings, living_descendants, wait_until
 
+pytestmark = pytest.mark.slow
+
 START_METHODS = ["forkserver", "fork", "spawn"]
 GONE_WITHIN_S = 2.0
 FORK = multiprocessing.get_context("fork")  # with others, the standard library starts a process that stays

@@ -24,6 +24,8 @@ import pytest
 from dataloader import DataLoader, Dataset, ExitReason, RestartPolicy
 from tests.processes import is_gone, open_descriptors, wait_until
 
+pytestmark = pytest.mark.slow
+
 METHODS = pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
 FRESH = pytest.mark.parametrize("method", ["forkserver", "spawn"])
 LARGE = "x" * 100_000  # larger than a message may be
