@@ -8,5 +8,5 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# A shell lets what it starts in the background ignore Ctrl-C, and programs that tests start would inherit that.
+# A shell lets what it starts in the background ignore Ctrl-C; what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
