@@ -17,6 +17,8 @@ from supervisor.payload import PayloadError
 from tests import exception_shapes as shapes
 from tests.datasets import LARGE_BYTES
 
+pytestmark = pytest.mark.slow
+
 HERE = "in process"
 HOW = [HERE, "fork", "forkserver"]
 WITH_WORKERS = HOW[1:]

@@ -21,6 +21,8 @@ from tests.datasets import Augmented, Recorded
 from tests.equality import fingerprint
 from tests.processes import belongings, living_descendants, wait_until
 
+pytestmark = pytest.mark.slow
+
 CLOSED = "the DataLoader was closed in the middle of this epoch"
 PROMPTLY_S = 5.0
 FOREVER_S = 300.0

@@ -185,6 +185,8 @@ class Interrupter:
             if runs_handlers_after(self._before.get(frame, "")):
                 self._strike(frame)
             self._before[frame] = name
+        elif event == "exception":
+            self._before[frame] = ""  # no handler runs after a call that raised
         return self._trace
 
     def _strike(self, frame: FrameType) -> None:

@@ -103,4 +103,4 @@ def test_a_loader_left_after_an_interrupt_leaves_nothing(leave: Leave) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("leave", [interrupts.close, interrupts.begin_anew])
 def test_a_loader_left_after_an_interrupt_anywhere_leaves_nothing(leave: Leave) -> None:
-    interrupts.leave_after_interrupts(IN_SLOTS, Everywhere(visits=1), leave, rounds=40)
+    interrupts.leave_after_interrupts(IN_SLOTS, Everywhere(visits=1), leave, rounds=25)

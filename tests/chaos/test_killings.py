@@ -13,7 +13,7 @@ STARTS = pytest.mark.parametrize("start_method", killings.START_METHODS)
 SITUATIONS = pytest.mark.parametrize("situation", killings.SITUATIONS)
 # From which sample on one takes a minute.
 MINUTES = pytest.mark.parametrize("minute_from", [100_000, 20], ids=["loading", "in a sample"])
-TIMES = 3  # `python -m tests.chaos.killings` does it 20 times
+TIMES = 2  # `python -m tests.chaos.killings` does it 20 times
 LEAST_FAMILY = {"starting": 1, "loading": 4, "in a sample": 4, "idle": 4}  # supervisor and two workers
 
 
