@@ -310,18 +310,23 @@ class Scenario:
         pool = ToyPool(self.recipe, self.num_workers, prefetch=2, deaths=self.deaths)
         iterator = iterate(pool, singles(self.count), in_order=self.in_order)
         interrupter = pool.interrupter = Interrupter(strike_at)
-        delivered: list[int] = []
-        while True:
-            try:
-                with interrupter.watching():
-                    batch = next(iterator)
-            except Interrupt:
-                continue
-            except StopIteration:
-                return interrupter, delivered, pool
-            delivered.append(int(batch.flat[0]))
-            del batch
-            assert_settled(pool)
+        return interrupter, taken_despite(pool, iterator, interrupter), pool
+
+
+def taken_despite(pool: ToyPool, iterator: WorkerIterator, interrupter: Interrupter) -> list[int]:
+    """Return what the iterator delivers to one who goes on after an interrupt."""
+    taken: list[int] = []
+    while True:
+        try:
+            with interrupter.watching():
+                batch = next(iterator)
+        except Interrupt:
+            continue
+        except StopIteration:
+            return taken
+        taken.append(int(batch.flat[0]))
+        del batch
+        assert_settled(pool)
 
 
 def assert_settled(pool: ToyPool) -> None:
@@ -397,20 +402,6 @@ def test_an_interrupt_after_a_stragglers_slot_was_let_go_loses_nothing() -> None
             toy.answer()  # for an iterator that is no more: whoever comes next drops what it brings
         pool._slots.max_slots = 0
         interrupter = pool.interrupter = Interrupter(at)
-        assert taken_despite(iterate(pool, [[50]], prefetch=1), interrupter) == [50]
+        assert taken_despite(pool, iterate(pool, [[50]], prefetch=1), interrupter) == [50]
         if not interrupter.place:
             return
-
-
-def taken_despite(iterator: WorkerIterator, interrupter: Interrupter) -> list[int]:
-    taken: list[int] = []
-    while True:
-        try:
-            with interrupter.watching():
-                batch = next(iterator)
-        except Interrupt:
-            continue
-        except StopIteration:
-            return taken
-        taken.append(int(batch.flat[0]))
-        del batch
