@@ -130,6 +130,7 @@ class Supervisor:
             self._note_progress()
             self._reap()
             self._announce_ready()
+            self._flush()  # now: a fork takes milliseconds, in which the dead one's work could be in hand
             self._restart_due()
             self._enforce_stop()
             self._answer_check()
