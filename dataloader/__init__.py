@@ -10,6 +10,7 @@ from dataloader.arena import empty
 from dataloader.collate import default_collate, default_convert
 from dataloader.datasets import ConcatDataset, Dataset, IterableDataset, Subset
 from dataloader.loader import DataLoader
+from dataloader.sample_errors import SampleError
 from dataloader.samplers import (
     BatchSampler,
     RandomSampler,
@@ -32,6 +33,7 @@ __all__ = [
     "IterableDataset",
     "RandomSampler",
     "RestartPolicy",
+    "SampleError",
     "Sampler",
     "SequentialSampler",
     "Subset",

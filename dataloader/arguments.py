@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -27,14 +28,6 @@ from supervisor.pool import START_METHODS
 
 DEFAULT_PREFETCH = 2
 """Batches per worker ahead of the user."""
-
-
-def refuse_what_is_not_there_yet(**arguments: tuple[Any, bool]) -> None:
-    for name, (value, is_given) in arguments.items():
-        if is_given:
-            raise NotImplementedError(
-                f"DataLoader({name}={value!r}) is not there yet: leave {name} out for now"
-            )
 
 
 def checked_dataset(dataset: Any) -> Any:
@@ -130,6 +123,47 @@ def _method_of(context: Any) -> str:
         )
     method: str = context.get_start_method()
     return method
+
+
+def checked_on_error(on_error: Any) -> Any:
+    if callable(on_error) or on_error in ("raise", "skip"):
+        return on_error
+    if isinstance(on_error, str):
+        raise ValueError(f"on_error={on_error!r}: give 'raise', 'skip', or a function of a SampleError")
+    raise TypeError(f"on_error={on_error!r}: give 'raise', 'skip', or a function of a SampleError")
+
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
+
+
+def checked_memory_limit(limit: Any, num_workers: int) -> int | None:
+    """Return ``worker_memory_limit`` in bytes."""
+    if limit is None:
+        return None
+    limit_bytes = bytes_in(limit) if isinstance(limit, str) else limit
+    if isinstance(limit, bool) or not isinstance(limit, int | str):
+        raise TypeError(f"worker_memory_limit={limit!r}: give a number of bytes, or text such as '2GiB'")
+    if limit_bytes is None or limit_bytes < 1:
+        raise ValueError(f"worker_memory_limit={limit!r}: give a number of bytes, or text such as '2GiB'")
+    if num_workers == 0:
+        raise ValueError(
+            f"worker_memory_limit={limit!r} without workers: set num_workers > 0 or leave it out"
+        )
+    return int(limit_bytes)
+
+
+def bytes_in(text: str) -> int | None:
+    """Return the size that ``text`` states, in bytes; None where it states none.
+
+    >>> bytes_in("2GiB"), bytes_in("1.5 MB"), bytes_in("300"), bytes_in("many")
+    (2147483648, 1500000, 300, None)
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        return None
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** _UNITS[unit.upper()])
 
 
 def refuse_pinning(pin_memory: Any, pin_memory_device: Any) -> None:

@@ -14,18 +14,20 @@ from typing import Any
 
 from dataloader import ledger, wire
 from dataloader.ledger import Epoch, Job, Lease, Link
-from dataloader.recipe import Order
+from dataloader.recipe import Order, sample_place
+from dataloader.review import KIND
 from dataloader.slots import Slot, SlotPool
+from dataloader.suspects import Death
 from dataloader.wire import BATCH, Result, Task
 from dataloader.wire import CANCELLED as WAS_CANCELLED
 from supervisor.channel import MessageLost, Raw, opened
-from supervisor.page import CANCELLED
+from supervisor.messages import Slow
+from supervisor.page import CANCELLED, SENT
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
 from supervisor.pool_worker import PoolWorker
 from supervisor.report import ExitReport
 
-KIND = "DataLoader worker"
 MAX_LOSSES = 3
 RESULTS_PER_TRIM = 32  # batches that became smaller bring no new slots
 
@@ -34,14 +36,19 @@ class BatchPool(WorkerPool):
     """Workers, and the slots and leases between them and the consumer.
 
     Parameters:
-        num_workers, start_method, policy: see WorkerPool.
+        num_workers, start_method, policy, others: see WorkerPool.
         prefetch: how many batches each worker may have at a time.
     """
 
     def __init__(
-        self, num_workers: int, start_method: str, policy: RestartPolicy | None, prefetch: int
+        self,
+        num_workers: int,
+        start_method: str,
+        policy: RestartPolicy | None,
+        prefetch: int,
+        **others: Any,
     ) -> None:
-        super().__init__(num_workers, start_method=start_method, policy=policy, kind=KIND)
+        super().__init__(num_workers, start_method=start_method, policy=policy, kind=KIND, **others)
         self._slots = SlotPool(in_flight=num_workers * prefetch + 1)
         self._links: dict[int, Link] = {}  # by pid
         self._seqs = itertools.count()
@@ -88,13 +95,20 @@ class BatchPool(WorkerPool):
         if not todo:
             return
         links = [self._link(self.workers[worker]) for worker in sorted(self.workers)]
-        while todo:
-            number, job = next(iter(todo.items()))
-            link = ledger.choose(links, number, limit)
-            if link is None or self._has_too_many_at_work():
+        links = [link for link in links if not link.is_reserved]
+        for number, job in list(todo.items()):
+            link = ledger.choose(links, job, limit)
+            if self._has_too_many_at_work() or (link is None and not (job.is_suspect and links)):
                 return
+            if link is None:
+                links.remove(
+                    min(links, key=lambda link: len(link.leases))
+                )  # it gets no more until it is empty
+                continue
             self._lease(job, link)
             todo.pop(number, None)
+            if job.is_suspect:
+                links.remove(link)
 
     def _link(self, worker: PoolWorker) -> Link:
         link = self._links.get(worker.pid)
@@ -132,7 +146,7 @@ class BatchPool(WorkerPool):
     def _send_task(self, link: Link, lease: Lease) -> bool:
         """Send a task if there is room. An interrupt may have it sent again; the worker drops the second."""
         job, slot = lease.job, lease.slot
-        order = Order(self._epoch.seed, self._epoch.number, job.number, job.indices)
+        order = self._order(job)
         brings_slot = slot is not None and slot.id not in link.mapped
         lent = None if slot is None else (slot.id, slot.size_bytes)
         data, owner = wire.encode_task(Task(lease.seq, order, lent, brings_slot, tuple(link.forget)))
@@ -145,12 +159,17 @@ class BatchPool(WorkerPool):
             return True  # its death will be told, and the lease ends with it
         if sent:
             lease.sent = True
+            link.worker.page.words[SENT] = lease.seq
             if slot is not None:
                 link.mapped.add(slot.id)
             if link.forget:
                 link.mapped -= link.forget
                 link.forget.clear()
         return sent
+
+    def _order(self, job: Job) -> Order:
+        skip = tuple(position for position in job.skips if position is not None)
+        return Order(self._epoch.seed, self._epoch.number, job.number, job.indices, skip)
 
     # ---- back ------------------------------------------------------------------------------------
 
@@ -208,6 +227,7 @@ class BatchPool(WorkerPool):
                 slot.holder = job
             job.slot = slot
             job.result = result
+            self._judge_deaths(job)
         job.lease = None
         del link.leases[lease.seq]
 
@@ -256,27 +276,59 @@ class BatchPool(WorkerPool):
 
     def describe(self, worker: PoolWorker, report: ExitReport) -> None:
         """Say which batch and sample it was: the supervisor knows of neither."""
-        job = self._job_in_hand(worker, report)
-        if job is None:
+        lease = self._lease_in_hand(worker, report.task)
+        if lease is None:
             return
-        report.batch, report.attempt = job.number, job.attempts + 1
+        job = lease.job
+        report.batch, report.attempt = job.number, len(job.deaths) + 1
         if report.item is not None and 0 <= report.item < len(job.indices):
             report.sample = job.indices[report.item]
+
+    def describe_task(self, slow: Slow) -> str:
+        worker = self.workers.get(slow.worker)
+        lease = None if worker is None else self._lease_in_hand(worker, slow.task)
+        if lease is None:
+            return ""
+        order = self._order(lease.job)
+        return sample_place(order, slow.item) if slow.item >= 0 else f"batch {order.batch}"
 
     def on_death(self, worker: PoolWorker, report: ExitReport) -> None:
         """End the leases of a dead worker, those whose results had arrived whole by these."""
         link = self._link(worker)
-        job = self._job_in_hand(worker, report)
-        if job is not None:
-            job.attempts += 1
-        for lease in list(link.leases.values()):
-            self._end_lease(link, lease, None, None)
+        lease = self._lease_in_hand(worker, report.task)
+        if lease is not None and report.is_death:
+            self._epoch.has_deaths = True
+            lease.job.deaths[report.pid] = Death(report, lease.alone)
+        self._judge_at_once(report, lease)
+        for ended in list(link.leases.values()):
+            self._end_lease(link, ended, None, None)
         self._links.pop(worker.pid, None)
         self._epoch.renew_todo()
 
-    def _job_in_hand(self, worker: PoolWorker, report: ExitReport) -> Job | None:
-        """Return what a dead worker was working on, unless its result had been sent."""
+    def _lease_in_hand(self, worker: PoolWorker, task: int | None) -> Lease | None:
+        """Return what a worker is working on, or was, unless its result had been sent."""
         link = self._link(worker)
         self._take_results(link)
-        lease = None if report.task is None else link.leases.get(report.task)
-        return None if lease is None else lease.job
+        return None if task is None else link.leases.get(task)
+
+    # ---- judging them ----------------------------------------------------------------------------
+
+    def _judge_at_once(self, report: ExitReport, lease: Lease | None) -> None:
+        """Let a death count that is charged to no sample."""
+        if self.judges and not (lease is not None and Death(report, lease.alone).is_charged):
+            self.judge(report, counts=True)
+
+    def _judge_deaths(self, job: Job) -> None:
+        """Let the deaths count that were not the fault of a sample which is skipped."""
+        if self.judges:
+            for death in job.deaths.values():
+                self.judge(death.report, counts=not (death.is_charged and death.position in job.skips))
+
+    def accused(self) -> list[tuple[Job, int | None]]:
+        """Return what is to be decided on, before it is tried again: see ``Epoch.accused``."""
+        return self._epoch.accused()
+
+    def settle_accusation(self, job: Job) -> None:
+        """Go on with ``job``, now that it was decided what becomes of a sample of it, or of all."""
+        self._judge_deaths(job)
+        self._epoch.renew_todo()

@@ -18,7 +18,10 @@ from dataloader.interrupts import is_interrupt
 from dataloader.ledger import Epoch, Job
 from dataloader.random_state import Setter, kept_random_state
 from dataloader.recipe import Order, Recipe
-from dataloader.stats import Progress
+from dataloader.review import Review
+from dataloader.sample_errors import Failure, SampleError, Survivors
+from dataloader.stats import Delivered, Progress, Tally
+from dataloader.suspects import charges
 from dataloader.watch import Watch
 from dataloader.wire import ERROR
 from supervisor import exceptions
@@ -32,11 +35,18 @@ AHEAD_WHILE_WAITING = 2  # batches per worker: one in hand, one to go on with
 class InProcessIterator:
     """Makes each batch when it is asked for, and leaves the user's random state as it was."""
 
-    def __init__(self, recipe: Recipe, batches: Iterable[Any], seed: int, epoch: int, watch: Watch) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        batches: Iterable[Any],
+        seed: int,
+        watch: Watch,
+        review: Review,
+    ) -> None:
         self._recipe = recipe
+        self._review = review
         self._source = Source(batches)
         self._seed = seed
-        self._epoch = epoch
         self._page = Page(memoryview(bytearray(RECORD_BYTES)))
         self._watch = watch
 
@@ -50,30 +60,60 @@ class InProcessIterator:
 
     def __next__(self) -> Any:
         tally = self._watch.tally
-        self._watch.show()
-        drawn = self._source.peek()
-        if drawn is None:
-            self._watch.end()
-            raise StopIteration
-        number, indices = drawn
-        delivered = tally.delivered.plus(len(indices), 0)
+        while True:
+            self._watch.show()
+            drawn = self._source.peek()
+            if drawn is None:
+                self._watch.end()
+                raise StopIteration
+            job = Job(*drawn)
+            error = self._make(job)
+            batch, is_left_out = job.batch, job.is_left_out
+            delivered, skipped = _counts(tally, job, 0)
+            self._source.taken, tally.delivered, tally.skipped = job.number, delivered, skipped
+            if error is not None:
+                raise error
+            if not is_left_out:
+                return batch
+
+    def _make(self, job: Job) -> BaseException | None:
+        """Make the job's batch; return what is to be raised instead, if anything is."""
+        order = Order(self._seed, self._review.epoch, job.number, job.indices)
         start_s = time.monotonic()
         try:
             with kept_random_state():
-                batch = self._recipe.make(
-                    Order(self._seed, self._epoch, number, indices), self._page, Setter()
-                )
+                job.batch = self._recipe.make(order, self._page, Setter())
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            self._source.taken, tally.delivered = number, delivered
-            if isinstance(error, exceptions.CONTROL_FLOW):
-                raise RuntimeError(exceptions.describe(error, f"in batch {number}")) from error
-            raise
+            return _fit_to_raise(self._review.of_batch(job, error), job)
         finally:
-            tally.waited_s += time.monotonic() - start_s
-        self._source.taken, tally.delivered = number, delivered
-        return batch
+            self._watch.tally.waited_s += time.monotonic() - start_s
+        return self._review_failures(job)
+
+    def _review_failures(self, job: Job) -> BaseException | None:
+        if not isinstance(job.batch, Survivors):
+            return None
+        job.batch, failures = job.batch
+        for _, error in failures:
+            if is_interrupt(error):
+                raise error
+        return self._review.of_failures(job, failures)
+
+
+def _fit_to_raise(error: BaseException | None, job: Job) -> BaseException | None:
+    """Return ``error``, or a RuntimeError from it where it would end a loop or the program."""
+    if not isinstance(error, exceptions.CONTROL_FLOW):
+        return error
+    wrapped = RuntimeError(exceptions.describe(error, f"in batch {job.number}"))
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _counts(tally: Tally, job: Job, moved_bytes: int) -> tuple[Delivered, tuple[SampleError, ...]]:
+    """Return what ``tally`` has to say once ``job`` is delivered, or left out."""
+    delivered = tally.delivered.plus(len(job.indices), moved_bytes, job.skipped_samples if job.skips else 0)
+    return delivered, (*tally.skipped, *job.skips.values()) if job.skips else tally.skipped
 
 
 class Source:
@@ -123,11 +163,12 @@ class WorkerIterator:
     Parameters:
         pool: whose workers run, and work for nobody else.
         batches: of indices.
-        seed, epoch: see Order.
+        seed: see Order.
         window: how many batches may be ahead of the user.
         in_order: deliver in the order of ``batches``, not of completion.
         keep_workers: let the workers live on when the iterator is used up or dropped.
         watch: keeps count.
+        review: decides about samples that cannot be loaded, and has the epoch's number.
     """
 
     def __init__(
@@ -136,14 +177,15 @@ class WorkerIterator:
         batches: Iterable[Any],
         *,
         seed: int,
-        epoch: int,
         window: int,
         in_order: bool,
         keep_workers: bool,
         watch: Watch,
+        review: Review,
     ) -> None:
         self._pool: BatchPool | None = pool
-        self._epoch = Epoch(seed, epoch)
+        self._epoch = Epoch(seed, review.epoch, review.max_attempts)
+        self._review = review
         self._source = Source(batches)
         self._window = window
         self._prefetch = window // pool.num_workers
@@ -176,15 +218,13 @@ class WorkerIterator:
         pool.require_ours()
         with pool.turn:
             job, error = self._next_job(pool)
-        assert job.result is not None
         tally = self._watch.tally
-        delivered = tally.delivered.plus(len(job.indices), job.result.moved_bytes)
+        batch, delivered, skipped = job.batch, *_counts(tally, job, job.moved_bytes)
         self._interrupted = False
         if error is not None:
-            job.delivered, tally.delivered = True, delivered
+            job.delivered, tally.delivered, tally.skipped = True, delivered, skipped
             raise error
-        batch = job.batch
-        job.delivered, tally.delivered = True, delivered
+        job.delivered, tally.delivered, tally.skipped = True, delivered, skipped
         return batch
 
     def _next_job(self, pool: BatchPool) -> tuple[Job, BaseException | None]:
@@ -195,15 +235,21 @@ class WorkerIterator:
         if self._interrupted:
             pool.settle()
         self._interrupted = True
-        self._watch.show()
-        self._epoch.drop_delivered()
-        job = self._wait_for_job(pool)
-        if job is None:
-            self._end(pool)
-            raise StopIteration
-        self._fill_window()
-        pool.assign(self._prefetch)
-        return job, self._open(pool, job)
+        while True:
+            self._watch.show()
+            self._epoch.drop_delivered()
+            job = self._wait_for_job(pool)
+            if job is None:
+                self._end(pool)
+                raise StopIteration
+            self._fill_window()
+            pool.assign(self._prefetch)
+            error = self._open(pool, job)
+            if error is not None or not job.is_left_out:
+                return job, error
+            tally = self._watch.tally
+            delivered, skipped = _counts(tally, job, job.moved_bytes)
+            job.delivered, tally.delivered, tally.skipped = True, delivered, skipped
 
     def _wait_for_job(self, pool: BatchPool) -> Job | None:
         """Return the job to deliver next, or None when all are delivered."""
@@ -216,6 +262,8 @@ class WorkerIterator:
                 self._raise_sampler_error()
                 return None
             pool.raise_if_broken()
+            if self._judge(pool):
+                continue
             pool.assign(AHEAD_WHILE_WAITING)
             self._wait(pool)
 
@@ -252,19 +300,33 @@ class WorkerIterator:
             error, self._sampler_error = self._sampler_error, None
             raise error
 
+    def _judge(self, pool: BatchPool) -> bool:
+        """Decide about what has ended too many workers; return whether there was anything."""
+        accused = pool.accused()
+        for job, position in accused:
+            if not job.is_done:
+                self._review.of_accused(job, position, charges(job.deaths.values(), position))
+                pool.settle_accusation(job)
+        return bool(accused)
+
     def _open(self, pool: BatchPool, job: Job) -> BaseException | None:
         """Open the job's batch; return the exception instead where it is one, or cannot be opened."""
         result = job.result
-        assert result is not None
+        if result is None:
+            return job.error
         if result.kind == ERROR:
             assert result.body is not None
-            return exceptions.unpack(result.body, is_interrupt)
+            return self._review.of_batch(job, exceptions.unpack(result.body, is_interrupt))
         try:
             job.batch = pool.open_batch(job)
         except Exception as error:
             if is_interrupt(error):
                 raise
-            return error
+            return self._review.of_batch(job, error)
+        if isinstance(job.batch, Survivors):
+            job.batch, failures = job.batch
+            unpacked = [Failure(at, exceptions.unpack(error, is_interrupt)) for at, error in failures]
+            return self._review.of_failures(job, unpacked)
         return None
 
     @property

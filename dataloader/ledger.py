@@ -4,10 +4,10 @@
     Lease  one job in one worker's hands, under a number that is never used again
     Link   one worker: its leases, and what it knows of slots
 
-What is written first and never derived: a link's ``leases``, an epoch's ``jobs``, a job's ``result`` and
-``delivered``. Each changes by one store. All else (``Job.lease``, ``Epoch.todo``, ``Link.unsent``, a slot's
-holder) follows from these and is made anew by ``settle`` after an interrupt, so that an exception out of a
-signal handler can strike between any two stores.
+What is written first and never derived: a link's ``leases``, an epoch's ``jobs``, a job's ``deaths``,
+``skips``, ``error``, ``result`` and ``delivered``. Each changes by one store. All else (``Job.lease``,
+``Epoch.todo``, ``Link.unsent``, a slot's holder) follows from these and is made anew by ``settle`` after an
+interrupt, so that an exception out of a signal handler can strike between any two stores.
 
 A lease ends by a result or by its worker's certain death. A result without a lease is a duplicate and is
 dropped.
@@ -19,7 +19,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dataloader import suspects
+from dataloader.sample_errors import SampleError
 from dataloader.slots import Slot
+from dataloader.suspects import Death
 from dataloader.wire import Result
 from supervisor.pool_worker import PoolWorker
 
@@ -30,7 +33,9 @@ class Job:
     Attributes:
         number: of the batch in its epoch.
         indices: of its samples.
-        attempts: how many workers have ended while they worked on it.
+        deaths: by pid, of workers that ended while they worked on it.
+        skips: by position, the samples that are left out of it; None: all of it.
+        error: what is to be raised in its stead, or None; or else it is in ``result``.
         losses: how many of its results did not arrive, for want of descriptors.
         lease: under which it is being made, or None.
         result: what came back, or None.
@@ -39,12 +44,26 @@ class Job:
         delivered: the user has it.
     """
 
-    __slots__ = ("attempts", "batch", "delivered", "indices", "lease", "losses", "number", "result", "slot")
+    __slots__ = (
+        "batch",
+        "deaths",
+        "delivered",
+        "error",
+        "indices",
+        "lease",
+        "losses",
+        "number",
+        "result",
+        "skips",
+        "slot",
+    )
 
     def __init__(self, number: int, indices: Sequence[Any]) -> None:
         self.number = number
         self.indices = indices
-        self.attempts = 0
+        self.deaths: dict[int, Death] = {}
+        self.skips: dict[int | None, SampleError] = {}
+        self.error: BaseException | None = None
         self.losses = 0
         self.lease: Lease | None = None
         self.result: Result | None = None
@@ -52,15 +71,41 @@ class Job:
         self.batch: Any = None
         self.delivered = False
 
+    @property
+    def is_done(self) -> bool:
+        return self.result is not None or self.error is not None or self.is_left_out
+
+    @property
+    def is_suspect(self) -> bool:
+        return bool(self.deaths) and suspects.is_suspect(self.deaths.values())
+
+    def convicted(self, max_attempts: int) -> list[int | None]:
+        """Return the positions that are to be decided on: they have ended too many workers."""
+        return suspects.convicted(self.deaths.values(), self.skips, max_attempts) if self.deaths else []
+
+    @property
+    def moved_bytes(self) -> int:
+        return self.result.moved_bytes if self.result is not None else 0
+
+    @property
+    def skipped_samples(self) -> int:
+        return len(self.indices) if None in self.skips else len(self.skips)
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether nothing is left of it."""
+        return bool(self.skips) and self.skipped_samples == len(self.indices)
+
 
 class Lease:
-    """One job in one worker's hands, with the slot that was lent for it."""
+    """One job in one worker's hands, with the slot that was lent for it; ``alone``: without other jobs."""
 
-    __slots__ = ("job", "sent", "seq", "slot")
+    __slots__ = ("alone", "job", "sent", "seq", "slot")
 
     def __init__(self, seq: int, job: Job, slot: Slot | None) -> None:
         self.seq = seq
         self.job = job
+        self.alone = job.is_suspect
         self.slot = slot
         self.sent = False
 
@@ -86,6 +131,11 @@ class Link:
         self.forget: set[int] = set()
         self.is_full = False
 
+    @property
+    def is_reserved(self) -> bool:
+        """Whether it has a job that is to be alone."""
+        return any(lease.alone for lease in self.leases.values())
+
 
 class Epoch:
     """What one iterator wants.
@@ -93,15 +143,19 @@ class Epoch:
     Attributes:
         seed: the loader's.
         number: of the epoch.
+        max_attempts: how many workers one sample may end.
+        has_deaths: a worker has died with a job in hand.
         jobs: by batch number, in order; delivered ones are dropped.
         todo: those that are neither leased nor done, in order.
     """
 
-    __slots__ = ("jobs", "number", "seed", "todo")
+    __slots__ = ("has_deaths", "jobs", "max_attempts", "number", "seed", "todo")
 
-    def __init__(self, seed: int, number: int) -> None:
+    def __init__(self, seed: int, number: int, max_attempts: int = 1) -> None:
         self.seed = seed
         self.number = number
+        self.max_attempts = max_attempts
+        self.has_deaths = False
         self.jobs: dict[int, Job] = {}
         self.todo: dict[int, Job] = {}
 
@@ -122,7 +176,7 @@ class Epoch:
     def deliverable(self, *, in_order: bool) -> Job | None:
         """Return the job to deliver next, if it is done."""
         for job in self.jobs.values():
-            if job.result is not None and not job.delivered:
+            if job.is_done and not job.delivered:
                 return job
             if in_order and not job.delivered:
                 return None
@@ -147,23 +201,36 @@ class Epoch:
 
     def renew_todo(self) -> None:
         """Derive ``todo`` anew."""
-        self.todo = {
-            number: job for number, job in self.jobs.items() if job.lease is None and job.result is None
-        }
+        self.todo = {number: job for number, job in self.jobs.items() if self._is_to_do(job)}
+
+    def _is_to_do(self, job: Job) -> bool:
+        return job.lease is None and not job.is_done and not job.convicted(self.max_attempts)
+
+    def accused(self) -> list[tuple[Job, int | None]]:
+        """Return what is to be decided on: jobs, and the position in each that is convicted, None for all."""
+        if not self.has_deaths:
+            return []
+        return [
+            (job, position)
+            for job in self.jobs.values()
+            if job.deaths and not job.is_done
+            for position in job.convicted(self.max_attempts)
+        ]
 
 
-def choose(links: Sequence[Link], number: int, limit: int) -> Link | None:
-    """Return who is to make batch ``number``, none of ``links`` having more than ``limit`` leases afterwards.
+def choose(links: Sequence[Link], job: Job, limit: int) -> Link | None:
+    """Return who is to make ``job``, none of ``links`` having more than ``limit`` leases afterwards.
 
-    Round robin while workers keep pace; whoever has least to do when the one whose turn it is has enough.
+    Round robin while workers keep pace; whoever has least to do when the one whose turn it is has enough. A
+    suspect goes to whoever has nothing to do.
     """
     if not links:
         return None
-    link = links[number % len(links)]
-    if len(link.leases) >= limit:
-        link = min(links, key=_load)
-    return link if len(link.leases) < limit else None
+    link = links[job.number % len(links)]
+    if len(link.leases) >= limit or job.is_suspect:
+        link = least_loaded(links)
+    return link if len(link.leases) < (1 if job.is_suspect else limit) else None
 
 
-def _load(link: Link) -> int:
-    return len(link.leases)
+def least_loaded(links: Sequence[Link]) -> Link:
+    return min(links, key=lambda link: len(link.leases))

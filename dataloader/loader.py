@@ -16,6 +16,8 @@ from dataloader.datasets import Subset
 from dataloader.iterators import InProcessIterator, WorkerIterator
 from dataloader.pieces import derived_seed
 from dataloader.recipe import Collate, Recipe, WorkerInit
+from dataloader.review import Review
+from dataloader.sample_errors import OnError, SampleError
 from dataloader.samplers import BatchSampler, checked_count, checked_flag, iterate
 from dataloader.stats import LoaderStats, Tally, sums
 from dataloader.status import WorkerStatus
@@ -60,7 +62,8 @@ class DataLoader:
             ``batch_size=None`` ``default_convert``.
         pin_memory, pin_memory_device: for tensors; NumPy arrays cannot be pinned.
         drop_last: leave out a last batch that is not full.
-        timeout: seconds that a batch may take. Not there yet, but for 0: no limit.
+        timeout: seconds that a worker may work on one batch; 0: no limit. One that takes longer is ended, and
+            its work tried again. Unlike torch's it does not bound the wait for a batch.
         worker_init_fn: called with the worker's id in each worker before its first sample, in a replacement
             too.
         multiprocessing_context: "forkserver" (default), "fork" or "spawn", or a context of
@@ -72,8 +75,12 @@ class DataLoader:
         seed: 0 to 2**64 - 1; decides the order of samples and the random state they are loaded with. None
             draws one, which ``loader.seed`` shows.
         restart: how often dead workers are replaced; None: never.
+        on_error: what becomes of a sample that raises, or ends as many workers as ``restart`` lets it:
+            "raise", "skip" (it is left out of its batch), or a function that is given a SampleError and
+            returns one of these.
+        worker_memory_limit: bytes, or text such as "2GiB", that a worker may have of its own: what it
+            inherited or shares is not counted. Above it, it is replaced between two batches.
         progress: show each epoch's progress, its rate and the deaths on stderr. Needs tqdm.
-        on_error, worker_memory_limit: not there yet.
 
     Attributes:
         seed: the given or drawn one.
@@ -117,7 +124,7 @@ class DataLoader:
         in_order: bool = True,
         seed: int | None = None,
         restart: RestartPolicy | None = RestartPolicy(),  # noqa: B008 (it is frozen)
-        on_error: Any = "raise",
+        on_error: OnError = "raise",
         worker_memory_limit: int | str | None = None,
         progress: bool = False,
     ) -> None:
@@ -125,11 +132,9 @@ class DataLoader:
         self.dataset = arguments.checked_dataset(dataset)
         self.num_workers = checked_count("num_workers", num_workers, least=0)
         self.timeout = arguments.checked_timeout(timeout, num_workers)
-        arguments.refuse_what_is_not_there_yet(
-            timeout=(timeout, timeout != 0),
-            on_error=(on_error, on_error != "raise"),
-            worker_memory_limit=(worker_memory_limit, worker_memory_limit is not None),
-        )
+        self.on_error = arguments.checked_on_error(on_error)
+        self.worker_memory_limit = worker_memory_limit
+        self._memory_limit_bytes = arguments.checked_memory_limit(worker_memory_limit, num_workers)
         arguments.refuse_pinning(pin_memory, pin_memory_device)
         self.pin_memory, self.pin_memory_device = False, ""
         self.worker_init_fn = arguments.checked_worker_init(worker_init_fn)
@@ -201,9 +206,15 @@ class DataLoader:
             if self._tallies:
                 arguments.warn_of_used_iterators(self.sampler, self.batch_sampler)
             epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-            recipe = Recipe.of(self.dataset, self.collate_fn, in_batches=self.batch_sampler is not None)
+            recipe = Recipe.of(
+                self.dataset,
+                self.collate_fn,
+                in_batches=self.batch_sampler is not None,
+                may_skip=self.on_error != "raise",
+            )
             if self.num_workers == 0:
-                return InProcessIterator(recipe, self._drawn(epoch), self.seed, epoch, self._new_watch())
+                watch, review = self._new_watch(), self._review(epoch)
+                return InProcessIterator(recipe, self._drawn(epoch), self.seed, watch, review)
             return self._iterate_with_workers(recipe, epoch)
 
     @property
@@ -318,11 +329,23 @@ class DataLoader:
         return LoaderStats(
             batches=sum(counts.batches for counts in delivered),
             samples=sum(counts.samples for counts in delivered),
+            skipped=sum(counts.skipped for counts in delivered),
             bytes=sum(counts.bytes for counts in delivered),
             waited_s=sum(tally.waited_s for tally in self._tallies),
             worked_s=worked_s,
             deaths=self._deaths(),
         )
+
+    @property
+    def skipped(self) -> list[SampleError]:
+        """The SampleError of every sample that was left out so far, in order of delivery.
+
+        >>> loader = DataLoader(range(4), batch_size=2, collate_fn=lambda numbers: [1 // numbers[0]],
+        ...                     on_error="skip")
+        >>> list(loader), loader.skipped[0].index
+        ([[0]], [0, 1])
+        """
+        return [error for tally in self._tallies for error in tally.skipped]
 
     def _deaths(self) -> int:
         return sum(report.is_death for report in self.reports)
@@ -351,14 +374,18 @@ class DataLoader:
                 pool,
                 self._drawn(epoch),
                 seed=self.seed,
-                epoch=epoch,
                 window=self.num_workers * self._prefetch,
                 in_order=self.in_order,
                 keep_workers=self.persistent_workers,
                 watch=self._new_watch(),
+                review=self._review(epoch),
             )
         self._pools = [(p, weakref.ref(iterator) if p is pool else user) for p, user in self._pools]
         return iterator
+
+    def _review(self, epoch: int) -> Review:
+        max_attempts = (self.restart or RestartPolicy()).max_attempts
+        return Review(self.on_error, epoch, max_attempts, self.timeout)
 
     def _make_ready(self, pool: BatchPool, recipe: Recipe) -> None:
         if self.persistent_workers and pool.workers and not pool.is_broken:
@@ -381,7 +408,15 @@ class DataLoader:
         return self.prefetch_factor or arguments.DEFAULT_PREFETCH
 
     def _new_pool(self) -> BatchPool:
-        pool = BatchPool(self.num_workers, self.start_method, self.restart, self._prefetch)
+        pool = BatchPool(
+            self.num_workers,
+            self.start_method,
+            self.restart,
+            self._prefetch,
+            timeout_s=self.timeout or None,
+            memory_limit_bytes=self._memory_limit_bytes,
+            judges=self.on_error != "raise",
+        )
         self._pools.append((pool, None))
         return pool
 

@@ -12,6 +12,7 @@ from dataloader.arena import Arena, use
 from dataloader.datasets import fetch_all
 from dataloader.pieces import layout, piece_seeds
 from dataloader.random_state import Setter
+from dataloader.sample_errors import Failure, Survivors
 from supervisor.page import ITEM, Page, State
 
 Collate = Callable[[Any], Any]
@@ -26,15 +27,17 @@ class Order(NamedTuple):
         epoch: number of the epoch.
         batch: number of the batch in it.
         indices: of its samples.
+        skip: positions of those that are to be left out.
     """
 
     seed: int
     epoch: int
     batch: int
     indices: Sequence[Any]
+    skip: Sequence[int] = ()
 
 
-def each(dataset: Any, order: Order, start: int, stop: int, page: Page) -> list[Any]:
+def each(dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]) -> list[Any]:
     """Return samples number ``start`` to ``stop - 1`` of a batch, loaded one by one."""
     samples: list[Any] = []
     words = page.words
@@ -44,17 +47,33 @@ def each(dataset: Any, order: Order, start: int, stop: int, page: Page) -> list[
     return samples
 
 
-def together(dataset: Any, order: Order, start: int, stop: int, page: Page) -> list[Any]:
+def each_that_loads(
+    dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]
+) -> list[Any]:
+    """Return those of the samples that are not to be skipped and do not raise; note the failures."""
+    samples: list[Any] = []
+    for position, index in enumerate(order.indices[start:stop], start):
+        if position in order.skip:
+            continue
+        page.words[ITEM] = position
+        try:
+            samples.append(dataset[index])
+        except Exception as error:
+            failures.append(Failure(position, error))
+    return samples
+
+
+def together(dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]) -> Any:
     """Return all samples of a batch, loaded by one call of ``__getitems__``."""
     return fetch_all(dataset, order.indices)
 
 
-def one(dataset: Any, order: Order, start: int, stop: int, page: Page) -> Any:
+def one(dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]) -> Any:
     """Return the only sample of a batch that is none."""
-    return each(dataset, order, start, stop, page)[0]
+    return each(dataset, order, start, stop, page, failures)[0]
 
 
-Fetch = Callable[[Any, Order, int, int, Page], Any]
+Fetch = Callable[[Any, Order, int, int, Page, list[Failure]], Any]
 
 
 @dataclass(frozen=True)
@@ -64,7 +83,7 @@ class Recipe:
     Parameters:
         dataset: the user's.
         collate: makes the batch; of the one sample itself where ``fetch`` is ``one``.
-        fetch: ``each``, ``together`` or ``one``.
+        fetch: ``each``, ``each_that_loads``, ``together`` or ``one``.
     """
 
     dataset: Any
@@ -72,11 +91,16 @@ class Recipe:
     fetch: Fetch = each
 
     @classmethod
-    def of(cls, dataset: Any, collate: Collate, *, in_batches: bool) -> Recipe:
-        """Return the recipe for batches, or for single samples."""
+    def of(cls, dataset: Any, collate: Collate, *, in_batches: bool, may_skip: bool = False) -> Recipe:
+        """Return the recipe for batches, or for single samples.
+
+        Where samples ``may_skip``, a batch of which some raised is made of the others: see ``Survivors``.
+        """
         if not in_batches:
             return cls(dataset, collate, one)
-        return cls(dataset, collate, together if callable(getattr(dataset, "__getitems__", None)) else each)
+        if callable(getattr(dataset, "__getitems__", None)):
+            return cls(dataset, collate, together)
+        return cls(dataset, collate, each_that_loads if may_skip else each)
 
     def make(self, order: Order, page: Page, setter: Setter, arena: Arena | None = None) -> Any:
         """Make the batch, saying on ``page`` where it is, and having ``setter`` set the random state.
@@ -90,30 +114,45 @@ class Recipe:
         )
 
     def _make_as_a_whole(self, order: Order, page: Page, arena: Arena | None) -> Any:
-        samples = self.fetch(self.dataset, order, 0, len(order.indices), page)
-        return self._collate(samples, order, page, arena)
+        failures: list[Failure] = []
+        samples = self.fetch(self.dataset, order, 0, len(order.indices), page, failures)
+        return self._collate(samples, order, failures, page, arena)
 
     def _make_in_pieces(self, order: Order, page: Page, setter: Setter, arena: Arena | None) -> Any:
         """Collating is part of the last piece."""
         page.enter(State.SAMPLE)
         count = len(order.indices)
         samples: Any = []
-        for piece, (start, stop) in enumerate(layout(count) if self.fetch is each else ((0, count),)):
+        failures: list[Failure] = []
+        in_pieces = self.fetch in (each, each_that_loads)
+        for piece, (start, stop) in enumerate(layout(count) if in_pieces else ((0, count),)):
             indices = order.indices[start:stop]
             setter.set(piece_seeds(order.seed, order.epoch, order.batch, piece, indices))
             try:
-                fetched = self.fetch(self.dataset, order, start, stop, page)
+                fetched = self.fetch(self.dataset, order, start, stop, page, failures)
                 samples = samples + fetched if start else fetched
                 if stop == count:
-                    return self._collate(samples, order, page, arena)
+                    return self._collate(samples, order, failures, page, arena)
             finally:
                 setter.end()
         raise AssertionError("a layout has a last piece")
 
-    def _collate(self, samples: Any, order: Order, page: Page, arena: Arena | None) -> Any:
+    def _collate(
+        self, samples: Any, order: Order, failures: list[Failure], page: Page, arena: Arena | None
+    ) -> Any:
         page.enter(State.COLLATE)
-        with use(arena, order.indices):
-            return self.collate(samples)
+        if not failures and not order.skip:
+            with use(arena, order.indices):
+                return self.collate(samples)
+        with use(arena, _left(order, failures)):
+            batch = self.collate(samples) if samples else None
+        return Survivors(batch, failures)
+
+
+def _left(order: Order, failures: Sequence[Failure]) -> list[Any]:
+    """Return the indices of the samples that are in the batch."""
+    out = {*order.skip, *(failure.position for failure in failures)}
+    return [index for position, index in enumerate(order.indices) if position not in out]
 
 
 def where(order: Order, page: Page) -> str:
@@ -122,7 +161,12 @@ def where(order: Order, page: Page) -> str:
         return f"batch {order.batch}, made of samples {_NAMES.repr(list(order.indices))}"
     if page.item < 0:
         return f"batch {order.batch}, samples {_NAMES.repr(list(order.indices))}"
-    return f"batch {order.batch}, sample {_NAMES.repr(order.indices[page.item])}"
+    return sample_place(order, page.item)
+
+
+def sample_place(order: Order, position: int) -> str:
+    """Return which sample is at ``position``, for people."""
+    return f"batch {order.batch}, sample {_NAMES.repr(order.indices[position])}"
 
 
 _NAMES = reprlib.Repr()

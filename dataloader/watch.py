@@ -28,15 +28,15 @@ class Watch:
 
     @property
     def progress(self) -> Progress:
-        return Progress(self.tally.delivered.samples, self._total)
+        return Progress(self.tally.delivered.items, self._total)
 
     def show(self) -> None:
         if self._bar is not None:
-            self._bar.show(self.tally.delivered.samples)
+            self._bar.show(self.tally.delivered.items)
 
     def end(self) -> None:
         if self._bar is not None:
-            self._bar.end(self.tally.delivered.samples)
+            self._bar.end(self.tally.delivered.items)
             self._bar = None
 
 

@@ -18,7 +18,8 @@ from dataloader import wire
 from dataloader.arena import Arena
 from dataloader.pieces import Seeds
 from dataloader.random_state import LazySetter, set_random_state
-from dataloader.recipe import Recipe, WorkerInit, where
+from dataloader.recipe import Recipe, WorkerInit, sample_place, where
+from dataloader.sample_errors import Failure, Survivors
 from dataloader.slots import map_shared
 from dataloader.wire import Task
 from dataloader.worker_info import become_worker
@@ -26,7 +27,7 @@ from supervisor import exceptions
 from supervisor.channel import Channel, close_all
 from supervisor.child import WorkerContext
 from supervisor.linux import fill_standard_descriptors
-from supervisor.page import CANCELLED, DONE, ITEM, TASK, WORKED, State
+from supervisor.page import BEGUN, CANCELLED, DONE, ITEM, TASK, WORKED, State
 from supervisor.payload import PayloadError
 
 _NOTHING = memoryview(b"")
@@ -58,7 +59,7 @@ class Server:
         self._setter = LazySetter()
         slots = MappedSlots()
         last_seq = -1
-        while (message := pipe.receive()) is not None:
+        while not context.page.is_to_leave and (message := pipe.receive()) is not None:
             task, descriptors = wire.decode_task(message)
             if task.seq <= last_seq:
                 close_all(descriptors)
@@ -66,14 +67,17 @@ class Server:
             last_seq = task.seq
             memory = slots.memory_for(task, descriptors)
             self._answer(task, memory, pipe, context)
+        if context.page.is_to_leave:
+            context.page.enter(State.LEAVING)
 
     def _answer(self, task: Task, memory: memoryview, pipe: Channel, context: WorkerContext) -> None:
         page = context.page
+        start_s = time.monotonic()
+        page.seconds[BEGUN] = start_s
+        page.words[TASK], page.words[ITEM] = task.seq, -1
         if task.seq <= page.words[CANCELLED]:
             pipe.send(wire.encode_cancelled(task.seq))
             return
-        page.words[TASK], page.words[ITEM] = task.seq, -1
-        start_s = time.monotonic()
         data, fd = self._result(task, memory, context)
         page.enter(State.SENDING)
         page.seconds[WORKED] += page.since_s - start_s
@@ -100,11 +104,24 @@ def _run_init(init: WorkerInit, worker: int) -> None:
 
 
 def _encoded(task: Task, batch: Any, arena: Arena, context: WorkerContext) -> tuple[bytes, int | None]:
+    if isinstance(batch, Survivors):
+        batch = _packed(task, batch, context)
     try:
         return wire.encode_batch(task.seq, batch, arena)
     except PayloadError as error:
         message = f"worker {context.worker} cannot send batch {task.order.batch}: {error}"
         raise PayloadError(message) from error.__cause__
+
+
+def _packed(task: Task, batch: Survivors, context: WorkerContext) -> Survivors:
+    """Return the batch with its failures packed."""
+    me = f"in worker {context.worker} (pid {os.getpid()})"
+    return batch._replace(
+        failures=[
+            Failure(at, exceptions.pack(error, f"{me}, {sample_place(task.order, at)}"))
+            for at, error in batch.failures
+        ]
+    )
 
 
 def _where(task: Task, context: WorkerContext) -> str:

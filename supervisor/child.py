@@ -4,8 +4,8 @@ settle in        own process group, dies with the supervisor, no signal handlers
                  first choice of the kernel's when memory runs out, faulthandler into a memory file
 load, set up     the page says STARTING
 ready            the page says IDLE, the supervisor is told
-serve            the user's function, until its pipe ends
-end              the page says CLOSED; or an exception is left behind; then exit, always by os._exit
+serve            the user's function, until its pipe ends, or it leaves as its page tells it to
+end              the page says CLOSED or LEAVING, or an exception is left behind; then exit, by os._exit
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 
 from supervisor import child, exceptions, launch
 from supervisor.channel import Channel, close_all, opened
+from supervisor.inspection import Inspector
 from supervisor.linux import open_pidfd
 from supervisor.messages import (
     Check,
@@ -39,6 +40,7 @@ from supervisor.messages import (
     Event,
     Failed,
     GaveUp,
+    Judge,
     Ready,
     Settings,
     Start,
@@ -109,6 +111,7 @@ class Supervisor:
         self._numbers = itertools.count(1)
         self._last_command = 0
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._inspector = Inspector(settings)
         self._next_reading_s = 0.0
         self._ready_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Ignored, as a consumer may have it and we inherit it, it would have the kernel reap our workers.
@@ -135,7 +138,7 @@ class Supervisor:
             self._enforce_stop()
             self._answer_check()
             self._flush()
-            self._read_memory()
+            self._inspect()
         return None
 
     # ---- waiting ---------------------------------------------------------------------------------
@@ -197,6 +200,8 @@ class Supervisor:
                 self._check_wanted = True
             case End(pid, reason, because) if pid in self._workers:
                 self._workers[pid].end(reason, because)
+            case Judge(pid, counts):
+                self._judge(pid, counts)
             case Stop():
                 self._begin_stop()
 
@@ -277,7 +282,8 @@ class Supervisor:
         for worker in [worker for worker in self._workers.values() if worker.has_exited()]:
             report, exception = worker.reap(asked=self._stop is not None)
             del self._workers[worker.pid]
-            gave_up = self._decide_on(report, worker) if report.is_death and self._stop is None else None
+            wanted = report.reason is not ExitReason.CLOSED and self._stop is None
+            gave_up = self._decide_on(report, worker) if wanted else None
             self._say(Died(report, exception, gave_up))
 
     def _decide_on(self, report: ExitReport, worker: Worker) -> str | None:
@@ -292,8 +298,13 @@ class Supervisor:
 
     def _why_not_replace(self, now: float, report: ExitReport, worker: Worker) -> float | str:
         """Return after how many seconds to replace, or why not to."""
+        if report.reason is ExitReason.MEMORY_LIMIT:
+            return 0.0  # it was our choice
         if self._window is None:
             return "It was not replaced, because restart=None."
+        if self._settings.judges and report.task is not None:
+            self._window.hold(report.pid, now)
+            return 0.0
         during_startup = not worker.page.ready_s
         if during_startup and not self._someone_was_ready:
             return "It died in its start-up, before any worker was ready."
@@ -303,6 +314,13 @@ class Supervisor:
         fails = during_startup and report.reason is not ExitReason.KILLED
         delay_s = self._window.allow(now, during_startup=fails)
         return self._window.why_exhausted() if delay_s is None else delay_s
+
+    def _judge(self, pid: int, counts: bool) -> None:
+        if self._window is None:
+            return
+        self._window.judge(pid, counts=counts, now=time.monotonic())
+        if self._window.is_exhausted and self._give_up():
+            self._say(GaveUp(self._window.why_exhausted()))
 
     def _give_up(self) -> bool:
         """Replace nobody from now on; return whether that is new."""
@@ -336,6 +354,7 @@ class Supervisor:
         for worker in self._workers.values():
             if worker.page.ready_s and not worker.announced:
                 worker.announced = self._someone_was_ready = True
+                self._inspector.note_ready(worker, time.monotonic())
                 if self._window is not None:
                     self._window.startup_succeeded()
                 death_s = worker.replaces_death_s
@@ -348,13 +367,13 @@ class Supervisor:
             self._check_wanted = False
             self._say(Checked())
 
-    def _read_memory(self) -> None:
+    def _inspect(self) -> None:
         now = time.monotonic()
         if now < self._next_reading_s:
             return
         self._next_reading_s = now + self._settings.reading_interval_s
-        for worker in self._workers.values():
-            worker.read_memory(now)
+        for slow in self._inspector.inspect(self._workers.values(), now):
+            self._say(slow)
 
     # ---- stopping --------------------------------------------------------------------------------
 

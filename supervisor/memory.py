@@ -1,16 +1,40 @@
-"""Memory readings of processes.
+"""Memory readings of processes, and the limit on a worker's own memory.
 
-Covers: resident memory, a few times a second, cheap enough (15 us) for every worker. Does not cover: what is
-shared with others (that takes 10 ms per GB), limits, and anything about how a process ended.
+Covers: resident memory, a few times a second, cheap enough (15 us) for every worker; and what a worker has
+gathered since it was ready, measured against a limit. What it inherited is not charged, nor is what it shares
+with others: slots, files. Does not cover: how a process ended.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from enum import Enum
 
 import psutil
 
 KEPT_READINGS = 40
+KILL_FACTOR = 1.5
+USS_SHARE = 0.01  # of the time, at most, is spent on exact readings: they take 10 ms per GB
+
+
+class Excess(Enum):
+    """How far a worker is above its limit."""
+
+    NONE = 0
+    ABOVE = 1
+    FAR_ABOVE = 2
+
+
+def excess(own_bytes: int, limit_bytes: int) -> Excess:
+    """Return how far above its limit a worker is that has so much memory of its own.
+
+    >>> excess(100, 100), excess(101, 100), excess(151, 100)
+    (<Excess.NONE: 0>, <Excess.ABOVE: 1>, <Excess.FAR_ABOVE: 2>)
+    """
+    if own_bytes <= limit_bytes:
+        return Excess.NONE
+    return Excess.ABOVE if own_bytes <= KILL_FACTOR * limit_bytes else Excess.FAR_ABOVE
 
 
 class MemoryLog:
@@ -20,16 +44,48 @@ class MemoryLog:
         self._pid = pid
         self._process: psutil.Process | None = None  # made when it is first wanted: many die before
         self._readings: deque[tuple[float, int]] = deque(maxlen=KEPT_READINGS)
+        self._unshared_bytes = 0  # at the last reading
+        self._inherited_bytes: int | None = None
+        self._exact_from_s = 0.0
 
     def read(self, now: float) -> None:
         """Take a reading at ``now`` (seconds), unless the process has gone."""
         try:
             self._process = self._process or psutil.Process(self._pid)
-            resident_bytes = self._process.memory_info().rss
+            memory = self._process.memory_info()
         except psutil.Error:
             return
-        if resident_bytes:  # a process that has ended and is not reaped yet has none
-            self._readings.append((now, resident_bytes))
+        if memory.rss:  # a process that has ended and is not reaped yet has none
+            self._readings.append((now, memory.rss))
+            self._unshared_bytes = memory.rss - memory.shared
+
+    def begin_charge(self, now: float) -> None:
+        """Charge the process for what it has more than now."""
+        self.read(now)
+        self._inherited_bytes = self._unshared_bytes
+
+    def own_bytes(self, limit_bytes: int, now: float) -> int:
+        """Return how much memory of its own the process has.
+
+        Above ``limit_bytes`` that is what is private to it, if that is less. 0 where that is not known: such
+        a reading is dear, and is not taken again before a hundred times as long has passed.
+        """
+        if self._inherited_bytes is None:
+            return 0
+        gathered_bytes = self._unshared_bytes - self._inherited_bytes
+        if gathered_bytes <= limit_bytes:
+            return gathered_bytes
+        return min(gathered_bytes, self._private_bytes(now)) if now >= self._exact_from_s else 0
+
+    def _private_bytes(self, now: float) -> int:
+        assert self._process is not None
+        start_s = time.perf_counter()
+        try:
+            return int(self._process.memory_full_info().uss)
+        except psutil.Error:
+            return 0
+        finally:
+            self._exact_from_s = now + (time.perf_counter() - start_s) / USS_SHARE
 
     def before(self, end_s: float) -> list[tuple[float, int]]:
         """Return (seconds before ``end_s``, RSS in bytes) of each reading kept."""

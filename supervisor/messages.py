@@ -1,7 +1,7 @@
 """What the consumer and the supervisor tell each other over the control pipe.
 
-    consumer -> supervisor   Start  Check  End  Stop
-    supervisor -> consumer   Started  Ready  Died  GaveUp  Checked  Stopped  Failed
+    consumer -> supervisor   Start  Check  End  Judge  Stop
+    supervisor -> consumer   Started  Ready  Slow  Died  GaveUp  Checked  Stopped  Failed
 
 Each message carries a number that grows. A sender that was interrupted may send the same message again, so a
 receiver drops a number that it has had.
@@ -29,6 +29,9 @@ class Settings:
         reading_interval_s: seconds between memory readings.
         close_s: how long a worker has to end by itself once its pipe is closed.
         terminate_s: how long it then has after SIGTERM, before SIGKILL.
+        timeout_s: how long a worker may be at one task; None: without end.
+        memory_limit_bytes: how much memory of its own a worker may have; None: any.
+        judges: the consumer judges deaths that may have been a task's fault: see Judge.
     """
 
     consumer_pid: int
@@ -37,6 +40,9 @@ class Settings:
     reading_interval_s: float
     close_s: float
     terminate_s: float
+    timeout_s: float | None = None
+    memory_limit_bytes: int | None = None
+    judges: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,17 @@ class End:
 
 
 @dataclass(frozen=True)
+class Judge:
+    """Let the death of worker ``pid`` count in the window of restarts, or not.
+
+    A death in the middle of a task, which may be the task's own fault, does not count before that is said.
+    """
+
+    pid: int
+    counts: bool
+
+
+@dataclass(frozen=True)
 class Stop:
     """Stop all workers; their pipes are closed already."""
 
@@ -92,6 +109,24 @@ class Ready:
     worker: int
     pid: int
     replaced_s: float | None
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A worker has been at a task for unusually long, and is left alone.
+
+    Parameters:
+        spent_s: how long.
+        task, item: see Page; item is -1 where it is no single one.
+        stack: where it is.
+    """
+
+    worker: int
+    pid: int
+    spent_s: float
+    task: int
+    item: int
+    stack: str
 
 
 @dataclass(frozen=True)
@@ -133,8 +168,8 @@ class Failed:
     exception: bytes
 
 
-Command = Start | Check | End | Stop
-Event = Started | Ready | Died | GaveUp | Checked | Stopped | Failed
+Command = Start | Check | End | Judge | Stop
+Event = Started | Ready | Slow | Died | GaveUp | Checked | Stopped | Failed
 
 
 def encode(number: int, body: Command | Event) -> bytes:

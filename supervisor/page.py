@@ -4,8 +4,9 @@ One memory file for a pool, made by the consumer and mapped by consumer, supervi
 of 128 bytes for each worker. Every field is one aligned 8-byte word with one writer, so nothing is locked
 and nothing can be half written:
 
-    written by the worker     STATE TASK ITEM SINCE DONE READY WORKED
-    written by the consumer   CANCELLED
+    written by the worker       STATE TASK ITEM SINCE BEGUN DONE READY WORKED
+    written by the consumer     CANCELLED SENT
+    written by the supervisor   LEAVE
 
 Times are of CLOCK_MONOTONIC, which all processes of a machine share. Non-goals: history, anything that
 grows, and anything that a worker must wait for.
@@ -22,7 +23,7 @@ from supervisor.linux import create_memory_file
 
 RECORD_BYTES = 128
 
-STATE, TASK, ITEM, SINCE, DONE, READY, CANCELLED, WORKED = range(8)
+STATE, TASK, ITEM, SINCE, BEGUN, DONE, READY, WORKED, CANCELLED, SENT, LEAVE = range(11)
 
 
 class State(IntEnum):
@@ -34,6 +35,7 @@ class State(IntEnum):
     COLLATE = 3
     SENDING = 4
     CLOSED = 5
+    LEAVING = 6  # between two tasks, because LEAVE says so
 
 
 class Page:
@@ -56,8 +58,8 @@ class Page:
 
     def reset(self) -> None:
         """Empty the record for a new worker, but for CANCELLED and the time that its predecessors worked."""
-        self.words[TASK] = self.words[ITEM] = -1
-        self.words[DONE] = 0
+        self.words[TASK] = self.words[ITEM] = self.words[SENT] = -1
+        self.words[DONE] = self.words[LEAVE] = 0
         self.seconds[READY] = 0.0
         self.enter(State.STARTING)
 
@@ -77,8 +79,21 @@ class Page:
 
     @property
     def task(self) -> int:
-        """Number of the task in hand, or -1."""
+        """Number of the task that was taken last, or -1."""
         return self.words[TASK]
+
+    @property
+    def has_untaken(self) -> bool:
+        """Whether a task was sent that the worker has not taken yet."""
+        return self.words[SENT] > self.words[TASK]
+
+    @property
+    def is_to_leave(self) -> bool:
+        """Whether the worker is to end before it takes another task."""
+        return self.words[LEAVE] != 0
+
+    def tell_to_leave(self) -> None:
+        self.words[LEAVE] = 1
 
     @property
     def item(self) -> int:
@@ -88,6 +103,11 @@ class Page:
     @property
     def since_s(self) -> float:
         return self.seconds[SINCE]
+
+    @property
+    def begun_s(self) -> float:
+        """When the task that was taken last was begun."""
+        return self.seconds[BEGUN]
 
     @property
     def done(self) -> int:

@@ -20,8 +20,7 @@ class RestartPolicy:
         period: length of the sliding window, in seconds, above 0.
         backoff: the first replacement comes at once; the second in a row waits this many seconds, each
             further one twice as long, but never longer than ``period``. Any completed task resets it.
-        max_attempts: how many workers one sample may end before it counts as poison, at least 1. Not there
-            yet: it has no effect.
+        max_attempts: how many workers one sample may end before it counts as poison, at least 1.
 
     Raises:
         ValueError: naming the field that is out of range.
@@ -60,6 +59,7 @@ class RestartWindow:
     def __init__(self, policy: RestartPolicy) -> None:
         self.policy = policy
         self._deaths_s: deque[float] = deque()
+        self._held_s: dict[int, float] = {}  # by pid
         self._in_a_row = 0
         self._startup_deaths_in_a_row = 0
 
@@ -72,6 +72,24 @@ class RestartWindow:
             return None
         self._in_a_row += 1
         return self._delay_s()
+
+    def hold(self, pid: int, now: float) -> None:
+        """Keep the death of ``pid`` back until it is judged: it may be the fault of what it worked on.
+
+        >>> window = RestartWindow(RestartPolicy(max_restarts=0))
+        >>> window.hold(pid=4711, now=0.0); window.is_exhausted
+        False
+        >>> window.judge(pid=4711, counts=True, now=0.5); window.is_exhausted
+        True
+        """
+        self._held_s[pid] = now
+
+    def judge(self, pid: int, *, counts: bool, now: float) -> None:
+        """Let a death that is held back count, or not. Judging it again changes nothing."""
+        death_s = self._held_s.pop(pid, None)
+        if death_s is not None and counts:
+            self._deaths_s = deque(sorted([*self._deaths_s, death_s]))
+            self._forget_before(now - self.policy.period)
 
     @property
     def is_exhausted(self) -> bool:

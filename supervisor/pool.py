@@ -42,14 +42,16 @@ from supervisor.messages import (
     End,
     Failed,
     GaveUp,
+    Judge,
     Ready,
     Settings,
+    Slow,
     Started,
     Stop,
     Stopped,
     decode,
 )
-from supervisor.page import PageFile
+from supervisor.page import SENT, PageFile
 from supervisor.payload import Payload
 from supervisor.policy import RestartPolicy
 from supervisor.pool_worker import PoolWorker
@@ -72,10 +74,14 @@ class WorkerPool:
         start_method: "forkserver" (a fresh supervisor, workers forked from it), "fork" (all forked from this
             process, nothing pickled) or "spawn" (fresh interpreters).
         policy: a RestartPolicy: how often the dead are replaced; None: never.
-        reading_interval_s: seconds between the supervisor's memory readings.
+        reading_interval_s: seconds between two looks of the supervisor at its workers.
+        timeout_s: seconds that a worker may be at one task, as its page says; then it is ended. None: any.
+        memory_limit_bytes: memory of its own that a worker may have; above it, it is told on its page to
+            leave before its next task, and far above it ended. None: any.
         close_s: seconds a worker has to end once its pipe is closed.
         terminate_s: seconds it then has after SIGTERM, before SIGKILL.
         kind: what messages call a worker.
+        judges: a subclass says of each death in the middle of a task, by ``judge``, whether it counts.
 
     Attributes:
         workers: the living PoolWorker of each id; none of a dead one until its replacement has started.
@@ -104,9 +110,12 @@ class WorkerPool:
         start_method: str = "forkserver",
         policy: RestartPolicy | None = RestartPolicy(),  # noqa: B008 (it is frozen)
         reading_interval_s: float = 0.25,
+        timeout_s: float | None = None,
+        memory_limit_bytes: int | None = None,
         close_s: float = 0.25,
         terminate_s: float = 0.25,
         kind: str = "Worker",
+        judges: bool = False,
     ) -> None:
         require_linux("a pool of workers")
         if num_workers < 1:
@@ -119,7 +128,17 @@ class WorkerPool:
         self.lifeline: select.epoll | None = None
         self.turn = threading.RLock()
         self._kind = kind
-        self._settings = Settings(os.getpid(), start_method, policy, reading_interval_s, close_s, terminate_s)
+        self._settings = Settings(
+            consumer_pid=os.getpid(),
+            start_method=start_method,
+            policy=policy,
+            reading_interval_s=reading_interval_s,
+            close_s=close_s,
+            terminate_s=terminate_s,
+            timeout_s=timeout_s,
+            memory_limit_bytes=memory_limit_bytes,
+            judges=judges,
+        )
         fill_standard_descriptors()  # a consumer may run without
         self._pages = PageFile.create(num_workers)
         self._pages_owner = own(self._pages.fd)
@@ -329,6 +348,8 @@ class WorkerPool:
             case Ready(worker, pid, replaced_s) if worker in self.workers and self.workers[worker].pid == pid:
                 self.workers[worker].ready = True
                 self._note_replaced(worker, replaced_s)
+            case Slow():
+                self._warn_of(event)
             case Died(report, exception, gave_up):
                 self._bury(report, exception)
                 if gave_up is not None:
@@ -342,12 +363,24 @@ class WorkerPool:
             case Stopped(run) if run >= self._run:  # the end of the last lifeline may stop the last run again
                 self._stopped = True
 
+    def _warn_of(self, slow: Slow) -> None:
+        at = self.describe_task(slow) or f"task {slow.task}"
+        logger.warning(
+            "worker %d (pid %d) has been at %s for %.0f s, and is left alone. It is here:\n%s",
+            slow.worker,
+            slow.pid,
+            at,
+            slow.spent_s,
+            slow.stack,
+        )
+
     def _add_worker(self, started: Started, descriptors: list[int]) -> None:
         pipe_fd, *pidfds = descriptors
         worker = self._by_pid.get(started.pid)
         if worker is None:
             pipe = Channel(self._adopt_pipe(pipe_fd))
             worker = PoolWorker(started, pipe, self._pages.page(started.worker))
+            worker.page.words[SENT] = -1  # its predecessor's, if we sent that while it was dying
             self.workers[started.worker] = self._by_pid[started.pid] = worker
         for fd in pidfds:
             worker.keep_pidfd(fd)
@@ -386,8 +419,8 @@ class WorkerPool:
             return
         self.reports.append(report)
         self._deaths.append(report)
-        if report.is_death:
-            logger.warning("%s", report)
+        if report.reason is not ExitReason.CLOSED:
+            logger.log(logging.WARNING if report.is_death else logging.INFO, "%s", report)
 
     def _read_to_the_end(self, worker: PoolWorker) -> None:
         """Take in what a dead worker had sent. Not until the end: a grandchild may hold the other end."""
@@ -410,11 +443,24 @@ class WorkerPool:
     def _note_replaced(self, worker: int, replaced_s: float | None) -> None:
         if replaced_s is None:
             return
-        deaths = [report for report in self._deaths if report.worker == worker and report.is_death]
-        deaths[-1].replaced_s = replaced_s
+        ends = [report for report in self._deaths if report.worker == worker]
+        ends[-1].replaced_s = replaced_s
 
     def describe(self, worker: PoolWorker, report: ExitReport) -> None:
         """For subclasses: fill in a report, before it is published, and change nothing else."""
+
+    def describe_task(self, slow: Slow) -> str:
+        """For subclasses: say what a worker is at, for people."""
+        return ""
+
+    @property
+    def judges(self) -> bool:
+        return self._settings.judges
+
+    def judge(self, report: ExitReport, *, counts: bool) -> None:
+        """Say whether a death in the middle of a task counts. Saying it again changes nothing."""
+        if self._supervisor is not None:
+            self._supervisor.send(Judge(report.pid, counts))
 
     def on_death(self, worker: PoolWorker, report: ExitReport) -> None:
         """For subclasses: take note of a death. All that the worker had sent is in its inbox.

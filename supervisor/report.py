@@ -28,13 +28,14 @@ _DOING = {
     State.COLLATE: "collating",
     State.SENDING: "sending a result",
     State.CLOSED: "closing",
+    State.LEAVING: "leaving, between two tasks",
 }
 
 
 class ExitReason(str, Enum):
     """Why a worker ended. A member equals its value, a string.
 
-    Not given yet: OOM_KILLED, MEMORY_LIMIT and HUNG.
+    Not given yet: OOM_KILLED.
 
     >>> ExitReason.CRASHED == "crashed"
     True
@@ -45,8 +46,8 @@ class ExitReason(str, Enum):
     CRASHED = "crashed"  # SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT
     KILLED = "killed"  # another signal, from outside
     OOM_KILLED = "oom_killed"
-    MEMORY_LIMIT = "memory_limit"
-    HUNG = "hung"
+    MEMORY_LIMIT = "memory_limit"  # it had more memory of its own than it may have
+    HUNG = "hung"  # it was at one task for too long
     CLOSED = "closed"  # we asked
 
 
@@ -95,6 +96,8 @@ def _classify_exit(code: int, evidence: Evidence) -> Verdict:
         return Verdict(ExitReason.EXCEPTION, "proven", "it left its exception behind")
     if code == 0 and evidence.state is State.CLOSED:
         return Verdict(ExitReason.CLOSED, "proven", "its pipe was closed and it had nothing left to do")
+    if code == 0 and evidence.state is State.LEAVING:
+        return Verdict(ExitReason.MEMORY_LIMIT, "proven", "it left between two tasks, as it was told to")
     return Verdict(ExitReason.EXITED, "proven", f"the wait status says exit code {code}")
 
 
@@ -168,7 +171,8 @@ class ExitReport:
     @property
     def is_death(self) -> bool:
         """Whether this was an end that nobody had asked for."""
-        return self.reason is not ExitReason.CLOSED
+        left = self.reason is ExitReason.MEMORY_LIMIT and self.exit_code == 0
+        return self.reason is not ExitReason.CLOSED and not left
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values, ready for JSON when the sample's index is."""

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 from supervisor import exceptions
 from supervisor.channel import close_all
+from supervisor.child import STACK_SIGNAL
+from supervisor.hang import TaskClock
 from supervisor.linux import create_memory_file, open_pidfd
 from supervisor.memory import MemoryLog
+from supervisor.messages import Slow
 from supervisor.page import Page, State
 from supervisor.report import Evidence, ExitReason, ExitReport, classify, exit_code, signal_number
 
@@ -29,8 +32,12 @@ class Remains:
     def create(cls) -> Remains:
         return cls(create_memory_file("worker-stack"), create_memory_file("worker-words"))
 
-    def read_stack(self) -> str:
-        return os.pread(self.stack, MAX_STACK_BYTES, 0).decode(errors="replace")
+    def read_stack(self, start_bytes: int = 0) -> str:
+        return os.pread(self.stack, MAX_STACK_BYTES, start_bytes).decode(errors="replace")
+
+    @property
+    def stack_bytes(self) -> int:
+        return os.fstat(self.stack).st_size
 
     def read_exception(self) -> bytes | None:
         return os.pread(self.words, os.fstat(self.words).st_size, 0) or None
@@ -54,16 +61,60 @@ class Worker:
         self.replaces_death_s: float | None = None
         self.ended: ExitReason | None = None  # why we sent SIGKILL
         self.ended_because = ""
+        self.memory = MemoryLog(pid)
+        self.clock = TaskClock(self.started_s)
+        self.slow_task = -1  # of which the consumer has been told
         self._done_seen = 0
-        self._memory = MemoryLog(pid)
+        self._completed = 0, page.worked_s
+        self._stack_from_bytes = 0  # what is before was asked for in vain
+        self._is_asked_for_stack = False
 
     def read_memory(self, now: float) -> None:
-        self._memory.read(now)
+        self.memory.read(now)
 
     def has_progressed(self) -> bool:
         """Whether it has completed a task since this was last asked."""
         before, self._done_seen = self._done_seen, self.page.done
         return self._done_seen > before
+
+    def completed_since_last_look(self) -> tuple[float, int]:
+        """Return how many seconds it worked on how many tasks that it has completed since this was asked."""
+        done, worked_s = self._completed
+        self._completed = self.page.done, self.page.worked_s
+        return self._completed[1] - worked_s, self._completed[0] - done
+
+    def tell_to_leave(self, because: str) -> None:
+        """Have it end before its next task, remembering why."""
+        self.page.tell_to_leave()
+        self.ended_because = because
+
+    # ---- its stack -------------------------------------------------------------------------------
+
+    @property
+    def is_asked_for_stack(self) -> bool:
+        return self._is_asked_for_stack
+
+    def ask_for_stack(self) -> None:
+        """Have faulthandler write its stack, which takes a moment; a stopped worker is continued for that."""
+        self._is_asked_for_stack = True
+        for number in (STACK_SIGNAL, signal.SIGCONT):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, number)
+
+    def forget_stack(self) -> None:
+        """Let what it wrote not pass for the stack of its end."""
+        if self._is_asked_for_stack:
+            self._is_asked_for_stack = False
+            self._stack_from_bytes = self.remains.stack_bytes
+
+    def describe_slowness(self, spent_s: float) -> Slow:
+        """Return what is to be told of the task in hand, with the stack that was asked for."""
+        stack = self.remains.read_stack(self._stack_from_bytes)
+        page = self.page
+        item = page.item if page.state is State.SAMPLE else -1
+        return Slow(self.worker, self.pid, spent_s, page.task, item, stack)
+
+    # ---- its end ---------------------------------------------------------------------------------
 
     def signal_group(self, number: int) -> None:
         """Signal the worker and what it started."""
@@ -100,10 +151,11 @@ class Worker:
 
     def _report(self, status: int, peak_bytes: int, exception: bytes | None, asked: bool) -> ExitReport:
         now = time.monotonic()
-        state, stack = self.page.state, self.remains.read_stack()
+        state, stack = self.page.state, self.remains.read_stack(self._stack_from_bytes)
         evidence = Evidence(state, asked, self.ended, exception is not None, stack)
         reason, confidence, because = classify(status, evidence)
         at_work = state in (State.SAMPLE, State.COLLATE, State.SENDING)
+        ours = reason in (ExitReason.MEMORY_LIMIT, ExitReason.HUNG)
         return ExitReport(
             worker=self.worker,
             pid=self.pid,
@@ -113,9 +165,9 @@ class Worker:
             uptime_s=now - self.started_s,
             state=state,
             traceback=exceptions.text_of(exception) if exception else stack,
-            readings=self._memory.before(now),
+            readings=self.memory.before(now),
             peak_rss_bytes=peak_bytes,
-            evidence=[because, *([self.ended_because] if self.ended_because else [])],
+            evidence=[because, *([self.ended_because] if ours or self.ended else [])],
             confidence=confidence,
             task=self.page.task if at_work else None,
             item=self.page.item if state is State.SAMPLE else None,

@@ -79,6 +79,25 @@ START_METHODS = ["forkserver", "fork", "spawn"]
         ({"timeout": float("nan"), "num_workers": 1}, ValueError, "timeout=nan: give a number of seconds"),
         ({"timeout": "5", "num_workers": 1}, TypeError, "timeout='5': give a number of seconds, or 0 for no"),
         ({"timeout": 5}, ValueError, "timeout=5 without workers: set num_workers > 0 or leave it out"),
+        ({"on_error": "ignore"}, ValueError, "on_error='ignore': give 'raise', 'skip', or a function of a"),
+        (
+            {"on_error": None},
+            TypeError,
+            "on_error=None: give 'raise', 'skip', or a function of a SampleError",
+        ),
+        ({"worker_memory_limit": "much", "num_workers": 1}, ValueError, "worker_memory_limit='much': give a"),
+        ({"worker_memory_limit": 0, "num_workers": 1}, ValueError, "worker_memory_limit=0: give a number of"),
+        ({"worker_memory_limit": 1.5, "num_workers": 1}, TypeError, "worker_memory_limit=1.5: give a number"),
+        (
+            {"worker_memory_limit": True, "num_workers": 1},
+            TypeError,
+            "worker_memory_limit=True: give a number",
+        ),
+        (
+            {"worker_memory_limit": 1},
+            ValueError,
+            "worker_memory_limit=1 without workers: set num_workers > 0",
+        ),
         (
             {"worker_init_fn": 5},
             TypeError,
@@ -125,16 +144,21 @@ def test_a_wrong_argument_is_named_with_what_to_write_instead(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"),
+    ("given", "limit_bytes"),
     [
-        ({"timeout": 5, "num_workers": 1}, "timeout=5"),
-        ({"on_error": "skip"}, "on_error='skip'"),
-        ({"worker_memory_limit": "2GiB"}, "worker_memory_limit='2GiB'"),
+        (1, 1),
+        ("2GiB", 2 << 30),
+        ("1.5 MB", 1_500_000),
+        ("300k", 300_000),
+        ("64 MiB", 64 << 20),
+        ("7B", 7),
+        (None, None),
     ],
 )
-def test_what_is_not_there_yet_says_so(arguments: dict[str, Any], name: str) -> None:
-    with pytest.raises(NotImplementedError, match=rf"^DataLoader\({name}\) is not there yet: leave \w+ out"):
-        DataLoader(range(10), **arguments)
+def test_a_memory_limit_is_bytes_or_text(given: Any, limit_bytes: int | None) -> None:
+    loader = DataLoader(range(10), num_workers=1, worker_memory_limit=given)
+    assert loader._memory_limit_bytes == limit_bytes
+    assert loader.worker_memory_limit == given
 
 
 class WithoutLength:

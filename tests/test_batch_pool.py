@@ -17,7 +17,9 @@ from dataloader.batch_pool import MAX_LOSSES
 from dataloader.iterators import WorkerIterator
 from dataloader.ledger import Epoch, Lease
 from dataloader.recipe import Recipe
+from dataloader.review import Review
 from dataloader.slots import DESCRIPTORS_PER_SLOT
+from dataloader.suspects import Death
 from supervisor.channel import Raw
 from supervisor.page import CANCELLED, ITEM, TASK
 from supervisor.report import ExitReason, ExitReport
@@ -35,7 +37,14 @@ def iterate(
 ) -> WorkerIterator:
     window = pool.num_workers * prefetch
     return WorkerIterator(
-        pool, batches, seed=0, epoch=0, window=window, in_order=in_order, keep_workers=True, watch=unwatched()
+        pool,
+        batches,
+        seed=0,
+        window=window,
+        in_order=in_order,
+        keep_workers=True,
+        watch=unwatched(),
+        review=Review("raise", 0, max_attempts=3),
     )
 
 
@@ -119,9 +128,9 @@ def test_any_number_of_deaths_loses_nothing(deaths: dict[int, int]) -> None:
 def test_a_report_names_batch_sample_and_attempt() -> None:
     pool = ToyPool(SMALL, num_workers=1, prefetch=2)
     iterator = iterate(pool, [[10, 11], [20, 21], [30, 31]])
-    lease = list(pool._links[0].leases.values())[1]
     for attempt in (1, 2):
         worker = pool.workers[0]
+        _, lease, *_ = pool._links[worker.pid].leases.values()
         worker.page.words[TASK], worker.page.words[ITEM] = lease.seq, 1
         report = ExitReport(0, worker.pid, ExitReason.KILLED, task=lease.seq, item=1)
         pool.describe(worker, report)
@@ -129,8 +138,38 @@ def test_a_report_names_batch_sample_and_attempt() -> None:
         pool.on_death(worker, report)
         pool.hire(0)
         pool.assign(2)
-        lease = list(pool._links[worker.pid + 1].leases.values())[1]
     assert [batch.tolist() for batch in iterator] == [[10, 11], [20, 21], [30, 31]]
+
+
+def test_a_suspect_has_a_worker_of_its_own() -> None:
+    pool = ToyPool(SMALL, num_workers=2, prefetch=2)
+    iterator = iterate(pool, singles(20))
+    worker = pool.workers[0]
+    lease = next(iter(pool._links[worker.pid].leases.values()))
+    worker.page.words[TASK], worker.page.words[ITEM] = lease.seq, 0
+    report = ExitReport(0, worker.pid, ExitReason.CRASHED, task=lease.seq, item=0)
+    pool.on_death(worker, report)
+    pool.hire(0)
+    pool.assign(2)
+    (suspect,) = (lease for link in pool._links.values() for lease in link.leases.values() if lease.alone)
+    assert suspect.job is lease.job
+    (its_link,) = (link for link in pool._links.values() if link.is_reserved)
+    assert list(its_link.leases.values()) == [suspect]
+    assert [int(batch[0]) for batch in iterator] == list(range(20))
+
+
+def test_a_suspect_waits_for_a_worker_to_finish_and_others_do_not_wait_for_it() -> None:
+    pool = ToyPool(SMALL, num_workers=1, prefetch=3)
+    iterator = iterate(pool, singles(20), prefetch=3)
+    link = pool._links[pool.workers[0].pid]
+    first, *others = link.leases.values()
+    first.job.deaths[99] = Death(ExitReport(0, 99, ExitReason.CRASHED), alone=False)
+    pool._epoch.has_deaths = True
+    pool._end_lease(link, first, None, None)
+    pool._epoch.renew_todo()
+    pool.assign(3)
+    assert list(link.leases.values()) == others  # nothing is added, so that it becomes empty
+    assert [int(batch[0]) for batch in iterator] == list(range(20))
 
 
 def test_a_report_of_a_worker_without_work_names_none() -> None:

@@ -13,6 +13,7 @@ import pytest
 from dataloader import default_collate
 from dataloader.iterators import InProcessIterator, Source, WorkerIterator
 from dataloader.recipe import Recipe
+from dataloader.review import Review
 from supervisor.payload import PayloadError
 from tests.datasets import Augmented, Unloadable
 from tests.equality import fingerprint
@@ -34,13 +35,22 @@ class Samples:
 def in_process(
     dataset: Any, collate: Any = list, batches: Any = BATCHES, epoch: int = 0
 ) -> InProcessIterator:
-    return InProcessIterator(Recipe(dataset, collate), batches, seed=5, epoch=epoch, watch=unwatched())
+    return InProcessIterator(
+        Recipe(dataset, collate), batches, seed=5, watch=unwatched(), review=Review("raise", epoch)
+    )
 
 
 def with_toys(dataset: Any, collate: Any = list, batches: Any = BATCHES, epoch: int = 0) -> WorkerIterator:
     pool = ToyPool(Recipe(dataset, collate), num_workers=2, prefetch=2)
     return WorkerIterator(
-        pool, batches, seed=5, epoch=epoch, window=4, in_order=True, keep_workers=True, watch=unwatched()
+        pool,
+        batches,
+        seed=5,
+        window=4,
+        in_order=True,
+        keep_workers=True,
+        watch=unwatched(),
+        review=Review("raise", epoch),
     )
 
 

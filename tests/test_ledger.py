@@ -215,4 +215,4 @@ def test_todo_is_what_is_neither_leased_nor_done() -> None:
 )
 def test_who_is_to_make_a_batch(loads: list[int], number: int, limit: int, chosen: int | None) -> None:
     links = [make_link(pid, load) for pid, load in enumerate(loads)]
-    assert choose(links, number, limit) is (None if chosen is None else links[chosen])
+    assert choose(links, Job(number, [0]), limit) is (None if chosen is None else links[chosen])

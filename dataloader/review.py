@@ -1,0 +1,89 @@
+"""Asks what becomes of samples that could not be loaded, and notes it on their job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dataloader.interrupts import is_interrupt
+from dataloader.ledger import Job
+from dataloader.sample_errors import Failure, OnError, SampleError, decide
+from supervisor import exceptions
+from supervisor.report import ExitReason, ExitReport, WorkerDiedError
+
+KIND = "DataLoader worker"
+
+
+class Review(NamedTuple):
+    """What decides about the samples of one epoch.
+
+    Each function notes what is skipped in ``job.skips``, and returns what is to be raised instead of the
+    batch, or None. A sample that was decided on is not asked about again.
+
+    Parameters:
+        on_error: see DataLoader.
+        epoch: number of the epoch.
+        max_attempts: how many workers one sample may end.
+        timeout_s: how long a worker may be at one batch, 0 for any.
+    """
+
+    on_error: OnError
+    epoch: int
+    max_attempts: int = 1
+    timeout_s: float = 0
+
+    def of_failures(self, job: Job, failures: Sequence[Failure]) -> BaseException | None:
+        """Decide about samples that raised, one by one."""
+        for position, error in failures:
+            if position not in job.skips:
+                raised = self._decide(job, position, error, exceptions.traceback_text(error))
+                if raised is not None:
+                    return raised
+        return None
+
+    def of_batch(self, job: Job, error: BaseException) -> BaseException | None:
+        """Decide about a batch that raised as a whole."""
+        if self.on_error == "raise" or None in job.skips:
+            return error if self.on_error == "raise" else None
+        return self._decide(job, None, error, exceptions.traceback_text(error))
+
+    def of_accused(self, job: Job, position: int | None, reports: Sequence[ExitReport]) -> None:
+        """Decide about a sample that has ended too many workers. What is to be raised is ``job.error``."""
+        error = WorkerDiedError(reports, self._story(job, position, reports), KIND)
+        job.error = self._decide(job, position, error, reports[-1].traceback, reports[-1])
+
+    def _decide(
+        self,
+        job: Job,
+        position: int | None,
+        error: BaseException,
+        text: str,
+        report: ExitReport | None = None,
+    ) -> BaseException | None:
+        sample_error = SampleError(_index(job, position), error, text, report, self.epoch, job.number)
+        try:
+            if decide(self.on_error, sample_error) == "skip":
+                job.skips[position] = sample_error
+                return None
+        except Exception as failure:
+            if is_interrupt(failure):
+                raise
+            return failure
+        return error
+
+    def _story(self, job: Job, position: int | None, reports: Sequence[ExitReport]) -> str:
+        what = f"Batch {job.number}" if position is None else f"Sample {_index(job, position)!r}"
+        count = len(reports)
+        story = (
+            f"{what} has ended {count} worker{'s' if count > 1 else ''}, and is not tried again: "
+            f"RestartPolicy(max_attempts={self.max_attempts}). To go on without it: on_error='skip'."
+        )
+        hung = reports[-1].reason is ExitReason.HUNG
+        return f"DataLoader timed out after {self.timeout_s:g} seconds. {story}" if hung else story
+
+
+def _index(job: Job, position: int | None) -> object:
+    """Return the index of the sample at ``position``; where it can be any of them, those of all."""
+    if position is not None:
+        return job.indices[position]
+    return job.indices[0] if len(job.indices) == 1 else list(job.indices)

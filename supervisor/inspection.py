@@ -1,0 +1,88 @@
+"""What the supervisor looks at in its workers, a few times a second: their memory, and how long they take.
+
+    memory above the limit        told to leave before its next task
+    memory far above it           ended
+    at one task for too long      its stack is asked for; at the next look it is ended
+    unusually long, no time-out   its stack is asked for; at the next look the consumer is told, once
+
+A stack is asked for by a signal that faulthandler answers, also inside C code and in a stopped process, which
+is continued for it. Non-goals: deaths, and what follows from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from supervisor.hang import Durations
+from supervisor.memory import KILL_FACTOR, Excess, excess
+from supervisor.messages import Settings, Slow
+from supervisor.report import ExitReason
+from supervisor.worker import Worker
+
+
+class Inspector:
+    """Looks after the workers of one supervisor.
+
+    Parameters:
+        settings: has the limits.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._timeout_s = settings.timeout_s
+        self._limit_bytes = settings.memory_limit_bytes
+        self._durations = Durations()
+
+    def inspect(self, workers: Iterable[Worker], now: float) -> Iterator[Slow]:
+        """Take a look at each worker; give what the consumer is to be told."""
+        for worker in workers:
+            worker.read_memory(now)
+            self._look_at_memory(worker, now)
+            self._note_duration(worker)
+            spent_s = worker.clock.look(worker.page, now)
+            if self._timeout_s:
+                self._look_for_hang(worker, spent_s, self._timeout_s)
+            else:
+                yield from self._look_for_slowness(worker, spent_s)
+
+    def note_ready(self, worker: Worker, now: float) -> None:
+        """What a worker has now, at the end of its start-up, is not charged to it."""
+        if self._limit_bytes is not None:
+            worker.memory.begin_charge(now)
+
+    def _look_at_memory(self, worker: Worker, now: float) -> None:
+        if self._limit_bytes is None:
+            return
+        own_bytes = worker.memory.own_bytes(self._limit_bytes, now)
+        match excess(own_bytes, self._limit_bytes):
+            case Excess.ABOVE:
+                worker.tell_to_leave(_over(own_bytes, self._limit_bytes))
+            case Excess.FAR_ABOVE:
+                over = _over(own_bytes, self._limit_bytes)
+                worker.end(ExitReason.MEMORY_LIMIT, f"{over}, and more than {KILL_FACTOR:g} times that")
+
+    def _note_duration(self, worker: Worker) -> None:
+        worked_s, tasks = worker.completed_since_last_look()
+        if tasks:
+            self._durations.add(worked_s, tasks)
+
+    def _look_for_hang(self, worker: Worker, spent_s: float, timeout_s: float) -> None:
+        if spent_s < timeout_s:
+            worker.forget_stack()
+        elif not worker.is_asked_for_stack:
+            worker.ask_for_stack()
+        else:
+            worker.end(ExitReason.HUNG, f"it had been at one task for {spent_s:.1f} s, timeout={timeout_s:g}")
+
+    def _look_for_slowness(self, worker: Worker, spent_s: float) -> Iterator[Slow]:
+        if not self._durations.is_slow(spent_s) or worker.slow_task == worker.page.task:
+            worker.forget_stack()
+        elif not worker.is_asked_for_stack:
+            worker.ask_for_stack()
+        else:
+            worker.slow_task = worker.page.task
+            yield worker.describe_slowness(spent_s)
+
+
+def _over(own_bytes: int, limit_bytes: int) -> str:
+    own, limit, over = (size / 2**20 for size in (own_bytes, limit_bytes, own_bytes - limit_bytes))
+    return f"it had {own:,.0f} MiB of its own, {over:,.0f} MiB above the limit of {limit:,.0f} MiB"
