@@ -290,7 +290,7 @@ class BatchPool(WorkerPool):
         if lease is None:
             return ""
         order = self._order(lease.job)
-        return sample_place(order, slow.item) if slow.item >= 0 else f"batch {order.batch}"
+        return sample_place(order, slow.item) if slow.item is not None else f"batch {order.batch}"
 
     def on_death(self, worker: PoolWorker, report: ExitReport) -> None:
         """End the leases of a dead worker, those whose results had arrived whole by these."""

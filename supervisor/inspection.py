@@ -1,12 +1,12 @@
 """What the supervisor looks at in its workers, a few times a second: their memory, and how long they take.
 
     memory above the limit        told to leave before its next task
-    memory far above it           ended
+    memory far above it           ended, unless it has just begun its task and will soon leave by itself
     at one task for too long      its stack is asked for; at the next look it is ended
     unusually long, no time-out   its stack is asked for; at the next look the consumer is told, once
 
-A stack is asked for by a signal that faulthandler answers, also inside C code and in a stopped process, which
-is continued for it. Non-goals: deaths, and what follows from them.
+A stack is asked for by a signal that faulthandler answers, also inside C code. A stopped worker could answer
+only if it were continued: it has none. Non-goals: deaths, and what follows from them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from supervisor.hang import Durations
-from supervisor.memory import KILL_FACTOR, Excess, excess
+from supervisor.memory import Excess, excess
 from supervisor.messages import Settings, Slow
 from supervisor.report import ExitReason
 from supervisor.worker import Worker
+
+SOON_S = 0.2  # what has not taken that long yet may end as soon
 
 
 class Inspector:
@@ -36,9 +38,9 @@ class Inspector:
         """Take a look at each worker; give what the consumer is to be told."""
         for worker in workers:
             worker.read_memory(now)
-            self._look_at_memory(worker, now)
             self._note_duration(worker)
             spent_s = worker.clock.look(worker.page, now)
+            self._look_at_memory(worker, spent_s, now)
             if self._timeout_s:
                 self._look_for_hang(worker, spent_s, self._timeout_s)
             else:
@@ -49,16 +51,15 @@ class Inspector:
         if self._limit_bytes is not None:
             worker.memory.begin_charge(now)
 
-    def _look_at_memory(self, worker: Worker, now: float) -> None:
+    def _look_at_memory(self, worker: Worker, spent_s: float, now: float) -> None:
         if self._limit_bytes is None:
             return
         own_bytes = worker.memory.own_bytes(self._limit_bytes, now)
-        match excess(own_bytes, self._limit_bytes):
-            case Excess.ABOVE:
-                worker.tell_to_leave(_over(own_bytes, self._limit_bytes))
-            case Excess.FAR_ABOVE:
-                over = _over(own_bytes, self._limit_bytes)
-                worker.end(ExitReason.MEMORY_LIMIT, f"{over}, and more than {KILL_FACTOR:g} times that")
+        above = excess(own_bytes, self._limit_bytes)
+        if above is Excess.FAR_ABOVE and spent_s >= SOON_S:
+            worker.end(ExitReason.MEMORY_LIMIT, _over(own_bytes, self._limit_bytes))
+        elif above is not Excess.NONE:
+            worker.tell_to_leave(_over(own_bytes, self._limit_bytes))
 
     def _note_duration(self, worker: Worker) -> None:
         worked_s, tasks = worker.completed_since_last_look()
@@ -66,12 +67,16 @@ class Inspector:
             self._durations.add(worked_s, tasks)
 
     def _look_for_hang(self, worker: Worker, spent_s: float, timeout_s: float) -> None:
-        if spent_s < timeout_s:
-            worker.forget_stack()
-        elif not worker.is_asked_for_stack:
-            worker.ask_for_stack()
-        else:
-            worker.end(ExitReason.HUNG, f"it had been at one task for {spent_s:.1f} s, timeout={timeout_s:g}")
+        """End a hung worker, though it may go on by now: the signal wakes it from many a wait."""
+        because = f"it had been at one task for longer than timeout={timeout_s:g} seconds"
+        if worker.is_asked_for_stack:
+            worker.end(ExitReason.HUNG, because)
+        elif spent_s >= timeout_s:
+            worker.note_where_it_hangs()
+            if worker.is_stopped():
+                worker.end(ExitReason.HUNG, f"{because}, for it was stopped")
+            else:
+                worker.ask_for_stack()
 
     def _look_for_slowness(self, worker: Worker, spent_s: float) -> Iterator[Slow]:
         if not self._durations.is_slow(spent_s) or worker.slow_task == worker.page.task:

@@ -59,6 +59,15 @@ class MemoryLog:
             self._readings.append((now, memory.rss))
             self._unshared_bytes = memory.rss - memory.shared
 
+    @property
+    def status(self) -> str:
+        """What the kernel says of the process, as one of psutil's words; "" if it has gone."""
+        try:
+            self._process = self._process or psutil.Process(self._pid)
+            return str(self._process.status())
+        except psutil.Error:
+            return ""
+
     def begin_charge(self, now: float) -> None:
         """Charge the process for what it has more than now."""
         self.read(now)

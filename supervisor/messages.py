@@ -117,15 +117,15 @@ class Slow:
 
     Parameters:
         spent_s: how long.
-        task, item: see Page; item is -1 where it is no single one.
+        task, item: see Page; None where it is at none.
         stack: where it is.
     """
 
     worker: int
     pid: int
     spent_s: float
-    task: int
-    item: int
+    task: int | None
+    item: int | None
     stack: str
 
 

@@ -366,7 +366,7 @@ class WorkerPool:
     def _warn_of(self, slow: Slow) -> None:
         at = self.describe_task(slow) or f"task {slow.task}"
         logger.warning(
-            "worker %d (pid %d) has been at %s for %.0f s, and is left alone. It is here:\n%s",
+            "worker %d (pid %d) has been at %s for %.1f s, and is left alone. It is here:\n%s",
             slow.worker,
             slow.pid,
             at,

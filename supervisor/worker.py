@@ -7,6 +7,9 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import psutil
 
 from supervisor import exceptions
 from supervisor.channel import close_all
@@ -46,6 +49,20 @@ class Remains:
         close_all((self.stack, self.words))
 
 
+class Place(NamedTuple):
+    """What a worker is at: its state, and the task and the item in hand, None where it has none."""
+
+    state: State
+    task: int | None
+    item: int | None
+
+    @classmethod
+    def of(cls, page: Page) -> Place:
+        state = page.state
+        at_work = state in (State.SAMPLE, State.COLLATE, State.SENDING)
+        return cls(state, page.task if at_work else None, page.item if state is State.SAMPLE else None)
+
+
 class Worker:
     """A process that the supervisor made and has not reaped yet."""
 
@@ -68,6 +85,7 @@ class Worker:
         self._completed = 0, page.worked_s
         self._stack_from_bytes = 0  # what is before was asked for in vain
         self._is_asked_for_stack = False
+        self._place = Place.of(page)  # where it hangs, if it does
 
     def read_memory(self, now: float) -> None:
         self.memory.read(now)
@@ -94,12 +112,14 @@ class Worker:
     def is_asked_for_stack(self) -> bool:
         return self._is_asked_for_stack
 
+    def note_where_it_hangs(self) -> None:
+        self._place = Place.of(self.page)
+
     def ask_for_stack(self) -> None:
-        """Have faulthandler write its stack, which takes a moment; a stopped worker is continued for that."""
+        """Have faulthandler write its stack, which takes a moment."""
         self._is_asked_for_stack = True
-        for number in (STACK_SIGNAL, signal.SIGCONT):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self.pid, STACK_SIGNAL)
 
     def forget_stack(self) -> None:
         """Let what it wrote not pass for the stack of its end."""
@@ -107,12 +127,15 @@ class Worker:
             self._is_asked_for_stack = False
             self._stack_from_bytes = self.remains.stack_bytes
 
+    def is_stopped(self) -> bool:
+        """Whether it is stopped, by SIGSTOP or a debugger."""
+        return self.memory.status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
     def describe_slowness(self, spent_s: float) -> Slow:
         """Return what is to be told of the task in hand, with the stack that was asked for."""
-        stack = self.remains.read_stack(self._stack_from_bytes)
-        page = self.page
-        item = page.item if page.state is State.SAMPLE else -1
-        return Slow(self.worker, self.pid, spent_s, page.task, item, stack)
+        stack = self.remains.read_stack(self._stack_from_bytes) or "(no stack: it is stopped)"
+        place = Place.of(self.page)
+        return Slow(self.worker, self.pid, spent_s, place.task, place.item, stack)
 
     # ---- its end ---------------------------------------------------------------------------------
 
@@ -154,7 +177,7 @@ class Worker:
         state, stack = self.page.state, self.remains.read_stack(self._stack_from_bytes)
         evidence = Evidence(state, asked, self.ended, exception is not None, stack)
         reason, confidence, because = classify(status, evidence)
-        at_work = state in (State.SAMPLE, State.COLLATE, State.SENDING)
+        place = self._place if self.ended is ExitReason.HUNG else Place.of(self.page)
         ours = reason in (ExitReason.MEMORY_LIMIT, ExitReason.HUNG)
         return ExitReport(
             worker=self.worker,
@@ -163,12 +186,12 @@ class Worker:
             exit_code=exit_code(status),
             signal=signal_number(status),
             uptime_s=now - self.started_s,
-            state=state,
+            state=place.state,
             traceback=exceptions.text_of(exception) if exception else stack,
             readings=self.memory.before(now),
             peak_rss_bytes=peak_bytes,
             evidence=[because, *([self.ended_because] if ours or self.ended else [])],
             confidence=confidence,
-            task=self.page.task if at_work else None,
-            item=self.page.item if state is State.SAMPLE else None,
+            task=place.task,
+            item=place.item,
         )
