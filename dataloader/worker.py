@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,7 +26,7 @@ from supervisor import exceptions
 from supervisor.channel import Channel, close_all
 from supervisor.child import WorkerContext
 from supervisor.linux import fill_standard_descriptors
-from supervisor.page import BEGUN, CANCELLED, DONE, ITEM, TASK, WORKED, State
+from supervisor.page import CANCELLED, DONE, WORKED, State
 from supervisor.payload import PayloadError
 
 _NOTHING = memoryview(b"")
@@ -72,15 +71,13 @@ class Server:
 
     def _answer(self, task: Task, memory: memoryview, pipe: Channel, context: WorkerContext) -> None:
         page = context.page
-        start_s = time.monotonic()
-        page.seconds[BEGUN] = start_s
-        page.words[TASK], page.words[ITEM] = task.seq, -1
+        page.begin(task.seq)
         if task.seq <= page.words[CANCELLED]:
             pipe.send(wire.encode_cancelled(task.seq))
             return
         data, fd = self._result(task, memory, context)
         page.enter(State.SENDING)
-        page.seconds[WORKED] += page.since_s - start_s
+        page.seconds[WORKED] += page.since_s - page.begun_s
         pipe.send(data, () if fd is None else (fd,))
         if fd is not None:
             os.close(fd)

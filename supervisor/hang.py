@@ -25,9 +25,9 @@ KEPT_DURATIONS = 101
 class TaskClock:
     """Counts the seconds that one worker has been at its task, as far as somebody looked.
 
-    >>> from supervisor.page import BEGUN, TASK, PageFile
+    >>> from supervisor.page import BEGUN, PageFile
     >>> page = PageFile.create(workers=1).page(0)
-    >>> page.enter(State.SAMPLE); page.words[TASK] = 7; page.seconds[BEGUN] = 10.0
+    >>> page.begin(task=7); page.enter(State.SAMPLE); page.seconds[BEGUN] = 10.0
     >>> clock = TaskClock(now=10.0)
     >>> clock.look(page, now=10.5), clock.look(page, now=11.0), clock.look(page, now=99.0)
     (0.5, 1.0, 2.0)

@@ -68,6 +68,11 @@ class Page:
         self.seconds[SINCE] = time.monotonic()
         self.words[STATE] = state
 
+    def begin(self, task: int) -> None:
+        """Say that task number ``task`` is taken; what is done with it is said by ``enter``."""
+        self.seconds[BEGUN] = time.monotonic()
+        self.words[TASK], self.words[ITEM] = task, -1
+
     def ready(self) -> None:
         """Say that start-up is over."""
         self.seconds[READY] = time.monotonic()
