@@ -64,6 +64,7 @@ class Review(NamedTuple):
         try:
             if decide(self.on_error, sample_error) == "skip":
                 job.skips[position] = sample_error
+                error.with_traceback(None)  # whose frames hold the batch; the text has it all
                 return None
         except Exception as failure:
             if is_interrupt(failure):

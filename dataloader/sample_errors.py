@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from supervisor import exceptions
 from supervisor.report import ExitReport
 
 Decision = Literal["raise", "skip"]
@@ -70,3 +71,13 @@ class Survivors(NamedTuple):
 
     batch: Any
     failures: Sequence[Failure]
+
+
+def packed_failures(batch: Survivors, where: Callable[[int], str]) -> Survivors:
+    """Return ``batch`` with its failures ready to travel. ``where`` tells people what is at a position."""
+    packed = [
+        Failure(position, exceptions.pack(error, where(position))) for position, error in batch.failures
+    ]
+    for _, error in batch.failures:
+        error.with_traceback(None)  # whose frames hold the samples, and each other
+    return batch._replace(failures=packed)

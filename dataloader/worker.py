@@ -18,7 +18,7 @@ from dataloader.arena import Arena
 from dataloader.pieces import Seeds
 from dataloader.random_state import LazySetter, set_random_state
 from dataloader.recipe import Recipe, WorkerInit, sample_place, where
-from dataloader.sample_errors import Failure, Survivors
+from dataloader.sample_errors import Survivors, packed_failures
 from dataloader.slots import map_shared
 from dataloader.wire import Task
 from dataloader.worker_info import become_worker
@@ -113,12 +113,7 @@ def _encoded(task: Task, batch: Any, arena: Arena, context: WorkerContext) -> tu
 def _packed(task: Task, batch: Survivors, context: WorkerContext) -> Survivors:
     """Return the batch with its failures packed."""
     me = f"in worker {context.worker} (pid {os.getpid()})"
-    return batch._replace(
-        failures=[
-            Failure(at, exceptions.pack(error, f"{me}, {sample_place(task.order, at)}"))
-            for at, error in batch.failures
-        ]
-    )
+    return packed_failures(batch, lambda position: f"{me}, {sample_place(task.order, position)}")
 
 
 def _where(task: Task, context: WorkerContext) -> str:

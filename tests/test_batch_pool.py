@@ -16,7 +16,7 @@ from dataloader import default_collate
 from dataloader.batch_pool import MAX_LOSSES
 from dataloader.iterators import WorkerIterator
 from dataloader.ledger import Epoch, Lease
-from dataloader.recipe import Recipe
+from dataloader.recipe import Recipe, each_that_loads
 from dataloader.review import Review
 from dataloader.slots import DESCRIPTORS_PER_SLOT
 from dataloader.suspects import Death
@@ -28,12 +28,28 @@ from tests.limits import descriptor_limit, descriptors_without_garbage
 from tests.processes import open_descriptors
 from tests.toy_pool import Interrupt, Interrupter, ToyPool, interrupt, unwatched
 
+
+class FailsAt2(LargeArrays):
+    """Has a broken sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2:
+            raise LookupError("a broken sample")
+        return super().__getitem__(index)
+
+
+FAILING = Recipe(FailsAt2(100), default_collate, each_that_loads)
 LARGE = Recipe(LargeArrays(100), default_collate)
 SMALL = Recipe(range(10_000_000), default_collate)
 
 
 def iterate(
-    pool: ToyPool, batches: list[list[int]], *, prefetch: int = 2, in_order: bool = True
+    pool: ToyPool,
+    batches: list[list[int]],
+    *,
+    prefetch: int = 2,
+    in_order: bool = True,
+    review: Review = Review("raise", 0, max_attempts=3),  # noqa: B008 (it is a tuple)
 ) -> WorkerIterator:
     window = pool.num_workers * prefetch
     return WorkerIterator(
@@ -44,7 +60,7 @@ def iterate(
         in_order=in_order,
         keep_workers=True,
         watch=unwatched(),
-        review=Review("raise", 0, max_attempts=3),
+        review=review,
     )
 
 
@@ -343,13 +359,21 @@ class Scenario:
     count: int
     deaths: dict[int, int]
     in_order: bool = True
+    reason: ExitReason = ExitReason.KILLED
+    skipped: tuple[int, ...] = ()
 
     def run(self, strike_at: int | None) -> tuple[Interrupter, list[int], ToyPool]:
-        """Iterate, interrupted at one place and then going on; return what was delivered."""
+        """Iterate, interrupted at one place and then going on; return what was delivered or skipped."""
         pool = ToyPool(self.recipe, self.num_workers, prefetch=2, deaths=self.deaths)
-        iterator = iterate(pool, singles(self.count), in_order=self.in_order)
+        pool.reason = self.reason
+        review = Review("skip" if self.skipped else "raise", 0, max_attempts=1 if self.skipped else 3)
+        iterator = iterate(pool, singles(self.count), in_order=self.in_order, review=review)
         interrupter = pool.interrupter = Interrupter(strike_at)
-        return interrupter, taken_despite(pool, iterator, interrupter), pool
+        delivered = taken_despite(pool, iterator, interrupter)
+        tally = iterator._watch.tally
+        assert [error.index for error in tally.skipped] == list(self.skipped), interrupter.place
+        assert (tally.delivered.batches, tally.delivered.items) == (len(delivered), self.count)
+        return interrupter, delivered, pool
 
 
 def taken_despite(pool: ToyPool, iterator: WorkerIterator, interrupter: Interrupter) -> list[int]:
@@ -401,12 +425,16 @@ SCENARIOS = {
     "small, deaths": Scenario(SMALL, num_workers=2, count=4, deaths={1: 0, 2: 0}),
     "large, one worker": Scenario(LARGE, num_workers=1, count=4, deaths={}),
     "large, out of order": Scenario(LARGE, num_workers=2, count=4, deaths={1: 0}, in_order=False),
+    "large, a failure": Scenario(FAILING, num_workers=2, count=4, deaths={}, skipped=(2,)),
+    "small, poison": Scenario(
+        SMALL, num_workers=2, count=4, deaths={1: 0}, reason=ExitReason.CRASHED, skipped=(2,)
+    ),
 }
 
 
 def strike_everywhere(scenario: Scenario, first: int, stride: int) -> None:
     expected = scenario.run(None)[1]
-    assert sorted(expected) == list(range(scenario.count))
+    assert sorted([*expected, *scenario.skipped]) == list(range(scenario.count))
     at = first
     while True:
         interrupter, delivered, pool = scenario.run(at)

@@ -14,18 +14,19 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-from dataloader import batch_pool, intake, iterators, ledger, samplers, slots, wire
+from dataloader import batch_pool, intake, iterators, ledger, review, samplers, slots, stats, suspects, wire
 from dataloader.arena import Arena
 from dataloader.batch_pool import BatchPool
 from dataloader.random_state import Setter
 from dataloader.recipe import Recipe
+from dataloader.sample_errors import Survivors, packed_failures
 from dataloader.stats import Tally
 from dataloader.watch import Watch
 from dataloader.worker import MappedSlots
 from supervisor import exceptions
 from supervisor.channel import Channel, close_all, opened
 from supervisor.messages import Started
-from supervisor.page import CANCELLED, RECORD_BYTES, Page
+from supervisor.page import CANCELLED, RECORD_BYTES, Page, State
 from supervisor.policy import RestartPolicy
 from supervisor.pool_worker import PoolWorker
 from supervisor.report import ExitReason, ExitReport
@@ -67,6 +68,8 @@ class Toy:
     def _result(self, task: wire.Task, arena: Arena) -> tuple[bytes, int | None]:
         try:
             batch = self.recipe.make(task.order, self.page, Setter(), arena)
+            if isinstance(batch, Survivors):
+                batch = packed_failures(batch, str)
             return wire.encode_batch(task.seq, batch, arena)
         except Exception as error:
             return wire.encode_error(task.seq, exceptions.pack(error)), None
@@ -85,6 +88,7 @@ class ToyPool(BatchPool):
         super().__init__(num_workers, "fork", RestartPolicy(), prefetch)
         self.recipe = recipe
         self.deaths = dict(deaths or {})
+        self.reason = ExitReason.KILLED  # of their ends
         self.waits = 0
         self.hired: list[Toy] = []
         self.toys: dict[int, Toy] = {}
@@ -101,7 +105,8 @@ class ToyPool(BatchPool):
     def wait(self, timeout_s: float | None) -> None:
         """Let each worker answer a task, the last first, and take in what they sent."""
         with pausing(self.interrupter):
-            answered = [toy.answer() for toy in reversed(self.toys.values())]
+            dead = {number for wait, number in self.deaths.items() if wait <= self.waits}
+            answered = [toy.answer() for number, toy in reversed(self.toys.items()) if number not in dead]
             self.waits += 1
         for worker in self.workers.values():
             worker.pipe.drain()
@@ -116,7 +121,10 @@ class ToyPool(BatchPool):
         """Do what a pool does when it is told of a death. An interrupted burial happens again."""
         number = self.deaths[wait]
         worker = self.workers[number]
-        report = ExitReport(number, worker.pid, ExitReason.KILLED, task=worker.page.task)
+        link = self._link(worker)
+        self._take_results(link)
+        report = ExitReport(number, worker.pid, self.reason, task=next(iter(link.leases), None))
+        report.state, report.item = State.SAMPLE, 0
         self.describe(worker, report)
         self.on_death(worker, report)
         self.reports.append(report)
@@ -138,7 +146,10 @@ def interrupt(number: int, frame: object) -> None:
     raise Interrupt
 
 
-TRACED = {module.__file__ for module in (batch_pool, intake, iterators, ledger, samplers, slots, wire)}
+TRACED = {
+    module.__file__
+    for module in (batch_pool, intake, iterators, ledger, review, samplers, slots, stats, suspects, wire)
+}
 BEFORE_HANDLERS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")  # with whatever follows in the name
 BEFORE_NONE = "CALL_INTRINSIC"  # a call in name only; one of them ends a generator that is dropped
 
