@@ -208,7 +208,7 @@ class Supervisor:
         if start.payload is not None:
             self._take_payload(start.payload.received(brought.pop(0)))
         self._run, self._num_workers = start.run, start.workers
-        self._someone_was_ready = self._gave_up = False
+        self._someone_was_ready, self._gave_up = start.resumes, False
         if self._settings.policy is not None:
             self._window = RestartWindow(self._settings.policy)
         for worker in range(start.workers):
@@ -377,7 +377,7 @@ class Supervisor:
         self._stop = None
         self._finished = self._control.ended
         self._say(Stopped(self._run))
-        if self._held_start is not None:
+        if self._held_start is not None and not self._finished:
             (start, descriptors), self._held_start = self._held_start, None
             self._start(start, descriptors)
 
