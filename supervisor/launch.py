@@ -32,10 +32,16 @@ def fork(run: Callable[[], None]) -> int:
     return pid
 
 
-def spawn(target: Callable[..., None], args: tuple[Any, ...], descriptors: Sequence[int]) -> int:
+def spawn(
+    target: Callable[..., None],
+    args: tuple[Any, ...],
+    descriptors: Sequence[int],
+    stderr_fd: int | None = None,
+) -> int:
     """Return the pid of a fresh interpreter that calls ``target(*args)``.
 
-    It inherits ``descriptors`` under the same numbers. The caller must wait for it.
+    It inherits ``descriptors`` under the same numbers, and ``stderr_fd`` as its standard error: None: ours.
+    The caller must wait for it.
     """
     from multiprocess.spawn import get_command_line
 
@@ -46,6 +52,7 @@ def spawn(target: Callable[..., None], args: tuple[Any, ...], descriptors: Seque
             get_command_line(pipe_handle=read_fd),
             pass_fds=(read_fd, *descriptors),
             stdin=subprocess.DEVNULL,
+            stderr=stderr_fd,
             start_new_session=True,
             cwd=None if working_directory() else "/",  # some do not start where there is none
             env={"PYTHONHASHSEED": HASH_SEED, **os.environ},

@@ -393,6 +393,7 @@ class WorkerPool:
         self._forget_pipe(worker)
         self._ended.pop(report.pid, None)
         del self._by_pid[report.pid]
+        worker.close()
 
     def _publish(self, report: ExitReport) -> None:
         if any(known.pid == report.pid and known.worker == report.worker for known in self._deaths):
@@ -418,7 +419,7 @@ class WorkerPool:
 
     def _forget_pipe(self, worker: PoolWorker) -> None:
         self._sockets = {fd: sock for fd, sock in self._sockets.items() if sock is not worker.pipe.socket}
-        worker.close()
+        worker.pipe.close()
 
     def _note_replaced(self, worker: int, replaced_s: float | None) -> None:
         if replaced_s is None:
@@ -480,7 +481,7 @@ class WorkerPool:
         elif isinstance(verdict, str):
             self._end_with_supervisor(verdict)
         else:
-            self._revival_due_s, self._checked = verdict, True  # no death is left to be dealt with
+            self._revival_due_s = verdict
 
     def _end_with_supervisor(self, why: str) -> None:
         self._gave_up = f"The supervisor process died, and its workers with it. {why}"
@@ -497,6 +498,7 @@ class WorkerPool:
             self._end_with_supervisor(f"It could not be replaced: {error}.")
             return
         self._supervisor, self._last_event, self._poller, self._revival_due_s = successor, 0, None, None
+        self._checked = True  # a Check may have been lost; no death is left to be dealt with
 
     # ---- stopping --------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class ExitReport:
         uptime_s: seconds it lived.
         state: what it was doing.
         traceback: the Python traceback of an uncaught exception, or the stack of a crash; "" if none.
-        stderr: what it last wrote to stderr. Not there yet: always "".
+        stderr: the last that it wrote to standard error, at most 4 KiB; lost where its supervisor died.
         readings: its last memory readings: (seconds before its end, RSS in bytes).
         peak_rss_bytes: the most memory that it ever had resident.
         evidence: the facts behind ``reason``, a sentence each.
