@@ -204,13 +204,10 @@ def _collect_statuses() -> None:
 
 def _status(pid: int) -> int | None:
     """Return the wait status of a supervisor, or None while it lives; LOST if somebody else waited for it."""
-    if pid in _unreaped and _unreaped[pid] is not None:
-        return _unreaped[pid]
-    try:
-        reaped, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        reaped, status = pid, LOST
-    if not reaped:
-        return None
-    _unreaped[pid] = status
-    return status
+    if _unreaped.get(pid) is None:
+        try:
+            _unreaped.update(map(os.waitpid, (pid,), (os.WNOHANG,)))  # taken and kept within one C call
+        except ChildProcessError:
+            _unreaped[pid] = LOST
+        _unreaped.pop(0, None)  # in place of the pid of one that lives
+    return _unreaped.get(pid)

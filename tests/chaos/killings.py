@@ -256,7 +256,7 @@ def outlive_supervisors(start_method: str, times: int, seed: int) -> Survival:
         survival.after = belongings()
         alive = set(living_descendants())
         wait_until(lambda: all(is_gone(pid) for pid in ever - alive), timeout_s=BOUND_S)
-        mine = {worker.pid for worker in loader.workers()} | {_supervisor_pid(loader)}
+        mine = {worker.pid for worker in loader.workers()} | {supervisor_pid(loader)}
         survival.left = [pid for pid in ever - mine if not is_gone(pid)]
     return survival
 
@@ -265,7 +265,8 @@ def _batches(loader: DataLoader) -> list[bytes]:
     return [batch.tobytes() for batch in loader]
 
 
-def _supervisor_pid(loader: DataLoader) -> int:
+def supervisor_pid(loader: DataLoader) -> int:
+    """Return the pid of the supervisor that a loader has, dead or alive."""
     supervisor = loader._pools[0][0]._supervisor
     return 0 if supervisor is None else supervisor.pid
 
@@ -292,7 +293,7 @@ class _Assassin:
 
     def _run(self) -> None:
         time.sleep(self.delay_s)
-        pid = _supervisor_pid(self.loader)
+        pid = supervisor_pid(self.loader)
         self.seen = {pid, *living_descendants(pid)}
         os.kill(pid, signal.SIGKILL)
 
