@@ -90,6 +90,7 @@ def test_an_interrupt_at_every_place_loses_nothing(kind: Kind, batches: int, pla
 def test_an_interrupt_at_every_place_of_a_revival_loses_nothing() -> None:
     striker = Everywhere(visits=1)
     with loader_of(INLINE, 100, "forkserver") as loader:
+        assert len(list(loader)) == 100
         interrupts.interrupt_revivals(loader, striker, epochs=6)
     struck = {code.co_name for code, _ in striker.strikes}
     assert {"_bury_supervisor", "end_orphans", "kill", "_await_revival", "succeed", "spawn"} <= struck
