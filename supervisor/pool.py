@@ -143,7 +143,7 @@ class WorkerPool:
         self._failure: bytes | None = None
         self._start_error: bytes | None = None
         self._last_exception: bytes | None = None
-        self._deaths: list[ExitReport] = []  # since start()
+        self._told_before = 0  # reports before the last start()
         self._inherited = False
         _live.add(self)
 
@@ -210,7 +210,7 @@ class WorkerPool:
         if supervisor is not self._supervisor:
             self._supervisor, self._last_event, self._poller = supervisor, 0, None
         self._gave_up = self._failure = self._start_error = self._last_exception = None
-        self._deaths = []
+        self._told_before = len(self.reports)
         self._succession = Succession(self._settings.start_method, self._settings.policy)
         self._revival_due_s = None
         self._restarts_before, self._was_ready = {}, False
@@ -395,11 +395,15 @@ class WorkerPool:
         del self._by_pid[report.pid]
         worker.close()
 
+    @property
+    def _deaths(self) -> list[ExitReport]:
+        """The reports since the last start."""
+        return self.reports[self._told_before :]
+
     def _publish(self, report: ExitReport) -> None:
         if any(known.pid == report.pid and known.worker == report.worker for known in self._deaths):
             return
         self.reports.append(report)
-        self._deaths.append(report)
         if report.is_death:
             logger.warning("%s", report)
 

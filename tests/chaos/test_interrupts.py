@@ -92,6 +92,8 @@ def test_an_interrupt_at_every_place_of_a_revival_loses_nothing() -> None:
     with loader_of(INLINE, 100, "forkserver") as loader:
         assert len(list(loader)) == 100
         interrupts.interrupt_revivals(loader, striker, epochs=6)
+        pids = [report.pid for report in loader.reports]
+    assert len(pids) == len(set(pids)) == 6 * 3
     struck = {code.co_name for code, _ in striker.strikes}
     assert {"_bury_supervisor", "end_orphans", "kill", "_await_revival", "succeed", "spawn"} <= struck
 
