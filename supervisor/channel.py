@@ -72,8 +72,9 @@ class Channel:
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
         """Return two connected channels. Neither end is inherited by a program that is executed."""
-        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return cls.from_descriptor(left.detach()), cls.from_descriptor(right.detach())
+        pair = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        left, right = map(adopt_socket, map(_socket.socket.detach, pair))  # within one C call
+        return cls(left), cls(right)
 
     @classmethod
     def from_descriptor(cls, fd: int) -> Channel:

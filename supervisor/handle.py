@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from supervisor import launch, loop
 from supervisor.channel import Channel
 from supervisor.child import Job
-from supervisor.linux import own
+from supervisor.linux import create_owned_pipe, own
 from supervisor.messages import Command, Settings, Start, encode
 from supervisor.payload import Payload
 from supervisor.report import LOST
@@ -112,10 +112,9 @@ class SupervisorHandle:
         When the lifeline is dropped, the workers are stopped. ``payload`` is their job, where they do not
         inherit it; one that is equal to the last is not sent again. Our surroundings go along with it.
         """
-        theirs, ours = os.pipe()
-        lifeline = own(ours)
-        self._lifeline = ours, _identity(ours)
-        before, commission = self._commission, _commission(run, num_workers, own(theirs), payload)
+        theirs, lifeline = create_owned_pipe()
+        self._lifeline = lifeline.fileno(), _identity(lifeline.fileno())
+        before, commission = self._commission, _commission(run, num_workers, theirs, payload)
         self._commission = commission
         if before is not None and payload is not None and before.has_job(payload):
             commission = commission.without_job()

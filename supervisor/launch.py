@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from supervisor.linux import own
+from supervisor.linux import create_owned_pipe
 from supervisor.surroundings import working_directory
 
 HASH_SEED = "0"  # fresh interpreters share one, or sets would be ordered differently in each
@@ -47,7 +47,7 @@ def spawn(
     from multiprocess.spawn import get_command_line
 
     told = pickle.dumps(_preparation()) + pickle.dumps(_Boot(target, args))
-    reader, writer = map(own, os.pipe())  # which can be closed twice, by who is interrupted
+    reader, writer = create_owned_pipe()  # which can be closed twice, by who is interrupted
     try:
         process = subprocess.Popen(
             get_command_line(pipe_handle=reader.fileno()),

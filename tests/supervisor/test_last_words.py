@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,8 +61,9 @@ def serve(pipe, context):
 
 def set_up(context):
     say(b"starting up\\n")
-    if sys.argv[2] == "fail":
-        import tests.supervisor.loud_and_broken
+    if sys.argv[2]:
+        sys.path.insert(0, sys.argv[2])
+        import loud_and_broken
 
 if __name__ == "__main__":
     pool = WorkerPool(1, start_method=sys.argv[1], policy=RestartPolicy(max_restarts=100, backoff=0.0))
@@ -117,7 +119,9 @@ def test_a_death_in_the_middle_of_much_output_loses_none_of_it(start_method: str
     assert done.stdout.endswith(b"%099d\n" % 9_999)
 
 
-def test_what_start_up_and_a_failing_import_wrote_is_in_the_report(start_method: str) -> None:
+def test_what_start_up_and_a_failing_import_wrote_is_in_the_report(start_method: str, tmp_path: Path) -> None:
+    broken = 'import sys; print("loud", file=sys.stderr); raise RuntimeError("broken")'
+    (tmp_path / "loud_and_broken.py").write_text(broken)
     body = """
 try:
     pool.start(serve, set_up)
@@ -125,7 +129,7 @@ except RuntimeError as error:
     print(error, pool.reports[0].stderr)
 pool.close()
 """
-    done = run(start_method, body, "fail")
+    done = run(start_method, body, str(tmp_path))
     assert b"broken starting up\nloud\n" in done.stdout
 
 
