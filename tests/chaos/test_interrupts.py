@@ -87,6 +87,7 @@ def test_an_interrupt_at_every_place_loses_nothing(kind: Kind, batches: int, pla
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # the next one reaps it
 def test_an_interrupt_at_every_place_of_a_revival_loses_nothing() -> None:
     striker = Everywhere(visits=1)
     with loader_of(INLINE, 100, "forkserver") as loader:
