@@ -18,6 +18,8 @@ messages       what the consumer and the supervisor tell each other
 payload        Python objects on their way into fresh processes
 exceptions     exceptions on their way between processes
 memory         memory readings
+relay          what workers write to standard error
+revival        what follows when the supervisor dies
 worker         one worker as the supervisor sees it
 handle         the supervisor as the consumer holds it
 stopping       when a worker that was asked to end is made to

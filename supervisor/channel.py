@@ -20,6 +20,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain, starmap
 from typing import NamedTuple
 
 MAX_MESSAGE_BYTES = 1 << 16
@@ -72,8 +73,9 @@ class Channel:
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
         """Return two connected channels. Neither end is inherited by a program that is executed."""
-        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return cls.from_descriptor(left.detach()), cls.from_descriptor(right.detach())
+        made = chain.from_iterable(starmap(_socket.socketpair, ((socket.AF_UNIX, socket.SOCK_SEQPACKET),)))
+        left, right = map(adopt_socket, map(_socket.socket.detach, made))  # made and owned within one C call
+        return cls(left), cls(right)
 
     @classmethod
     def from_descriptor(cls, fd: int) -> Channel:

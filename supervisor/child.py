@@ -77,10 +77,16 @@ class Birth:
     handles: Handles
 
 
-def run_forked(birth: Birth, load: Callable[[], Job], not_ours: Callable[[], Iterable[int]]) -> NoReturn:
-    """Be a worker, in a child that the supervisor forked. ``not_ours``: descriptors of others, to close."""
+def run_forked(
+    birth: Birth, load: Callable[[], Job], stderr_fd: int, not_ours: Callable[[], Iterable[int]]
+) -> NoReturn:
+    """Be a worker, in a child that the supervisor forked.
+
+    ``stderr_fd`` becomes standard error; ``not_ours`` gives what is to be closed.
+    """
 
     def arrive() -> None:
+        os.dup2(stderr_fd, 2)
         os.setpgid(0, 0)
         close_all(not_ours())
         _forget_parent_processes()

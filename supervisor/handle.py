@@ -15,18 +15,41 @@ import signal
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from supervisor import launch, loop
 from supervisor.channel import Channel
 from supervisor.child import Job
-from supervisor.linux import own
+from supervisor.linux import create_owned_pipe, own
 from supervisor.messages import Command, Settings, Start, encode
 from supervisor.payload import Payload
+from supervisor.report import LOST
 from supervisor.surroundings import Surroundings
 
 POLL_S = 0.001
 
 _unreaped: dict[int, int | None] = {}  # status by pid of every supervisor not yet parted from
+
+
+@dataclass(frozen=True)
+class Commission:
+    """What a supervisor was given to start workers with, kept so that another can be given the same.
+
+    Parameters:
+        start: the whole message, its payload included.
+        owners: of the descriptors that go along with it, in their order.
+    """
+
+    start: Start
+    owners: tuple[select.epoll, ...]
+
+    def has_job(self, payload: Payload) -> bool:
+        mine = self.start.payload
+        return mine is not None and mine.digest == payload.digest
+
+    def without_job(self) -> Commission:
+        """Return it for a supervisor that has the job already."""
+        return Commission(replace(self.start, payload=None), self.owners[:-1])
 
 
 class SupervisorHandle:
@@ -37,8 +60,7 @@ class SupervisorHandle:
         self.control = control
         self._outbox: deque[tuple[bytes, Sequence[select.epoll]]] = deque()  # owners of descriptors
         self._numbers = itertools.count(1)
-        self._payload: Payload | None = None
-        self._payload_owner: select.epoll | None = None
+        self._commission: Commission | None = None
         self._lifeline: tuple[int, tuple[int, int]] | None = None  # descriptor, which pipe it is
         _unreaped[pid] = None
 
@@ -62,9 +84,27 @@ class SupervisorHandle:
         _collect_statuses()
         ours, theirs = Channel.pair()
         descriptors = (theirs.fileno(), pages_fd)
-        pid = launch.spawn(loop.supervise_fresh, (*descriptors, settings), descriptors)
-        theirs.close()
+        try:
+            pid = launch.spawn(loop.supervise_fresh, (*descriptors, settings), descriptors)
+        except BaseException:
+            ours.close()  # now: the traceback of an interrupt would keep it open, and what was started alive
+            raise
+        finally:
+            theirs.close()
         return cls(pid, ours)
+
+    def succeed(self, settings: Settings, pages_fd: int, *, resumes: bool) -> SupervisorHandle:
+        """Return another supervisor in place of this dead one; with a ``flush`` it starts the same workers.
+
+        ``resumes``: workers of this run were ready before. Raises OSError if it cannot be started.
+        """
+        commission = self._commission
+        assert commission is not None
+        successor = SupervisorHandle.spawn(settings, pages_fd)
+        successor._lifeline, successor._commission = self._lifeline, commission
+        start = replace(commission.start, resumes=resumes)
+        successor._outbox.append((encode(next(successor._numbers), start), commission.owners))
+        return successor
 
     def start_workers(self, run: int, num_workers: int, payload: Payload | None) -> select.epoll:
         """Have the workers of run number ``run`` started; return their lifeline.
@@ -72,18 +112,13 @@ class SupervisorHandle:
         When the lifeline is dropped, the workers are stopped. ``payload`` is their job, where they do not
         inherit it; one that is equal to the last is not sent again. Our surroundings go along with it.
         """
-        surroundings = None if payload is None else Payload.pack(Surroundings.capture())
-        if payload is not None and self._payload is not None and payload.digest == self._payload.digest:
-            payload.close()
-            payload = None
-        theirs, ours = os.pipe()
-        lifeline = own(ours)
-        self._lifeline = ours, _identity(ours)
-        brought = [part for part in (surroundings, payload) if part is not None]
-        owners = [own(theirs), *(own(part.fd) for part in brought)]
-        self.send(Start(run, num_workers, surroundings, payload), owners)
-        if payload is not None:
-            self._payload, self._payload_owner = payload, owners[-1]
+        theirs, lifeline = create_owned_pipe()
+        self._lifeline = lifeline.fileno(), _identity(lifeline.fileno())
+        before, commission = self._commission, _commission(run, num_workers, theirs, payload)
+        self._commission = commission
+        if before is not None and payload is not None and before.has_job(payload):
+            commission = commission.without_job()
+        self.send(commission.start, commission.owners)
         return lifeline
 
     def send(self, command: Command, owners: Sequence[select.epoll] = ()) -> None:
@@ -133,6 +168,14 @@ class SupervisorHandle:
             _replace_by_null(*self._lifeline)
 
 
+def _commission(run: int, num_workers: int, lifeline: select.epoll, payload: Payload | None) -> Commission:
+    surroundings = None if payload is None else Payload.pack(Surroundings.capture())
+    brought = [part for part in (surroundings, payload) if part is not None]
+    return Commission(
+        Start(run, num_workers, surroundings, payload), (lifeline, *(own(part.fd) for part in brought))
+    )
+
+
 def forget_inherited() -> None:
     """In a forked child: the supervisors are its parent's."""
     _unreaped.clear()
@@ -159,14 +202,11 @@ def _collect_statuses() -> None:
 
 
 def _status(pid: int) -> int | None:
-    """Return the wait status of a supervisor, or None while it lives; 0 if somebody else waited for it."""
-    if pid in _unreaped and _unreaped[pid] is not None:
-        return _unreaped[pid]
-    try:
-        reaped, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        reaped, status = pid, 0
-    if not reaped:
-        return None
-    _unreaped[pid] = status
-    return status
+    """Return the wait status of a supervisor, or None while it lives; LOST if somebody else waited for it."""
+    if _unreaped.get(pid) is None:
+        try:
+            _unreaped.update(map(os.waitpid, (pid,), (os.WNOHANG,)))  # taken and kept within one C call
+        except ChildProcessError:
+            _unreaped[pid] = LOST
+        _unreaped.pop(0, None)  # in place of the pid of one that lives
+    return _unreaped.get(pid)

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from supervisor.linux import create_owned_pipe
 from supervisor.surroundings import working_directory
 
 HASH_SEED = "0"  # fresh interpreters share one, or sets would be ordered differently in each
@@ -32,32 +33,37 @@ def fork(run: Callable[[], None]) -> int:
     return pid
 
 
-def spawn(target: Callable[..., None], args: tuple[Any, ...], descriptors: Sequence[int]) -> int:
+def spawn(
+    target: Callable[..., None],
+    args: tuple[Any, ...],
+    descriptors: Sequence[int],
+    stderr_fd: int | None = None,
+) -> int:
     """Return the pid of a fresh interpreter that calls ``target(*args)``.
 
-    It inherits ``descriptors`` under the same numbers. The caller must wait for it.
+    It inherits ``descriptors`` under the same numbers, and ``stderr_fd`` as its standard error: None: ours.
+    The caller must wait for it.
     """
     from multiprocess.spawn import get_command_line
 
     told = pickle.dumps(_preparation()) + pickle.dumps(_Boot(target, args))
-    read_fd, write_fd = os.pipe()
+    reader, writer = create_owned_pipe()  # which can be closed twice, by who is interrupted
     try:
         process = subprocess.Popen(
-            get_command_line(pipe_handle=read_fd),
-            pass_fds=(read_fd, *descriptors),
+            get_command_line(pipe_handle=reader.fileno()),
+            pass_fds=(reader.fileno(), *descriptors),
             stdin=subprocess.DEVNULL,
+            stderr=stderr_fd,
             start_new_session=True,
             cwd=None if working_directory() else "/",  # some do not start where there is none
             env={"PYTHONHASHSEED": HASH_SEED, **os.environ},
         )
         process.returncode = 0  # the caller reaps it: subprocess must not
-        os.close(read_fd)
-        read_fd = -1
-        _write_all(write_fd, told)
+        reader.close()
+        _write_all(writer.fileno(), told)
     finally:
-        os.close(write_fd)
-        if read_fd >= 0:
-            os.close(read_fd)
+        writer.close()
+        reader.close()
     return process.pid
 
 

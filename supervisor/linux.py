@@ -13,6 +13,7 @@ import os
 import select
 import sys
 import tempfile
+from itertools import chain, starmap
 
 MEMORY_FILE_FLAGS = 1  # MFD_CLOEXEC
 PIDFD_OPEN_NUMBER = 434  # the same on every architecture
@@ -68,6 +69,12 @@ def create_owned_memory_file(name: str) -> select.epoll:
         with contextlib.suppress(OSError):
             return next(map(select.epoll.fromfd, map(os.memfd_create, (name,), (MEMORY_FILE_FLAGS,))))
     return own(create_memory_file(name))
+
+
+def create_owned_pipe() -> tuple[select.epoll, select.epoll]:
+    """Return the owners of a new pipe, of the end to read and the end to write: as safe as the above."""
+    reader, writer = map(select.epoll.fromfd, chain.from_iterable(starmap(os.pipe, ((),))))
+    return reader, writer
 
 
 def keep(fd: int, owners: list[select.epoll]) -> None:

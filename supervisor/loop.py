@@ -9,6 +9,8 @@ Invariants:
   - It is the workers' parent and the only one who waits for them: wait statuses are real.
   - It never blocks: it waits in one place (`_wait`), and what it has to say waits in an outbox.
   - No batch passes through it, and of the user's code it runs only imports.
+  - What workers write to standard error does pass through it, and makes it wait no more than the rest (see
+    relay).
   - It holds no end of a worker's pipe once the consumer has been sent it.
   - When the consumer is gone, everything is killed at once. When the control pipe or the lifeline is closed,
     the workers are stopped in order.
@@ -31,7 +33,7 @@ from dataclasses import dataclass, replace
 from supervisor import child, exceptions, launch
 from supervisor.channel import Channel, close_all, opened
 from supervisor.inspection import Inspector
-from supervisor.linux import open_pidfd
+from supervisor.linux import fill_standard_descriptors, open_pidfd
 from supervisor.messages import (
     Check,
     Checked,
@@ -53,10 +55,13 @@ from supervisor.messages import (
 from supervisor.page import PageFile
 from supervisor.payload import Payload
 from supervisor.policy import RestartWindow
+from supervisor.relay import Relay
 from supervisor.report import ExitReason, ExitReport
 from supervisor.stopping import OrderedStop
 from supervisor.surroundings import Surroundings
 from supervisor.worker import Remains, Worker
+
+FLUSH_S = 0.5  # for what workers wrote last, where it is read slowly
 
 
 @dataclass(frozen=True)
@@ -113,9 +118,12 @@ class Supervisor:
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._inspector = Inspector(settings)
         self._next_reading_s = 0.0
+        fill_standard_descriptors()
+        self._relay = Relay()
         self._ready_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Ignored, as a consumer may have it and we inherit it, it would have the kernel reap our workers.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a consumer may have it end itself: not us
         self._consumer_fd = _watch(settings.consumer_pid)
         self._sigchld_fds = _sigchld_pipe() if self._consumer_fd is None else ()
 
@@ -126,6 +134,7 @@ class Supervisor:
             ready = self._wait()
             if self._consumer_is_gone(ready):
                 return self._kill_everything()
+            self._relay.pass_on(ready)
             if self._lifeline_fd in ready:
                 self._drop_lifeline()
                 self._begin_stop()
@@ -139,7 +148,7 @@ class Supervisor:
             self._answer_check()
             self._flush()
             self._inspect()
-        return None
+        return self._relay.finish(FLUSH_S)
 
     # ---- waiting ---------------------------------------------------------------------------------
 
@@ -153,6 +162,7 @@ class Supervisor:
         for fd in [*watched, *pidfds]:
             if fd is not None:
                 poll.register(fd, select.POLLIN)
+        self._relay.register(poll)
         ready = poll.poll(max(0.0, self._next_due_s() - time.monotonic()) * 1000 + 0.5)
         for fd in self._sigchld_fds[:1]:
             with contextlib.suppress(BlockingIOError):
@@ -213,7 +223,7 @@ class Supervisor:
         if start.payload is not None:
             self._take_payload(start.payload.received(brought.pop(0)))
         self._run, self._num_workers = start.run, start.workers
-        self._someone_was_ready = self._gave_up = False
+        self._someone_was_ready, self._gave_up = start.resumes, False
         if self._settings.policy is not None:
             self._window = RestartWindow(self._settings.policy)
         for worker in range(start.workers):
@@ -246,22 +256,26 @@ class Supervisor:
         page.reset()
         handles = child.Handles(theirs.fileno(), self._pages.fd, remains.stack, remains.words, self._ready_fd)
         birth = child.Birth(worker, self._num_workers, os.getpid(), handles)
-        pid = self._give_birth(birth, ours)
+        source, stderr_fd = self._relay.open()
+        pid = self._give_birth(birth, ours, stderr_fd)
+        os.close(stderr_fd)
         theirs.close()
         made = self._workers[pid] = Worker(worker, pid, restarts, page, remains)
+        made.stderr = source
         made.replaces_death_s = death_s
         pidfd = [] if made.pidfd is None else [os.dup(made.pidfd)]
         self._say(Started(worker, pid, restarts), [ours.socket.detach(), *pidfd])
 
-    def _give_birth(self, birth: child.Birth, ours: Channel) -> int:
+    def _give_birth(self, birth: child.Birth, ours: Channel, stderr_fd: int) -> int:
         if self._settings.start_method == "spawn":
             assert self._payload is not None
             inherited = [self._payload.fd, *birth.handles.all()]
-            return launch.spawn(child.run_fresh, (birth, self._payload, self._surroundings), inherited)
+            told = (birth, self._payload, self._surroundings)
+            return launch.spawn(child.run_fresh, told, inherited, stderr_fd)
         launch.flush_output()
         pid = os.fork()
         if pid == 0:
-            child.run_forked(birth, self._load_job, lambda: [ours.socket.detach(), *self._descriptors()])
+            child.run_forked(birth, self._load_job, stderr_fd, lambda: self._not_a_workers(ours, stderr_fd))
         return pid
 
     def _load_job(self) -> child.Job:
@@ -271,16 +285,20 @@ class Supervisor:
         assert self._surroundings is not None
         return child.load_job(self._payload, self._surroundings)
 
-    def _descriptors(self) -> list[int]:
+    def _not_a_workers(self, ours: Channel, stderr_fd: int) -> list[int]:
         """All that a worker must not keep open: what is the supervisor's alone, or a sibling's."""
         unsent = [fd for _, descriptors in self._outbox for fd in descriptors]
         siblings = [fd for worker in self._workers.values() for fd in worker.descriptors()]
         watched = [fd for fd in (self._consumer_fd, self._lifeline_fd) if fd is not None]
-        return [self._control.socket.detach(), *watched, *self._sigchld_fds, *unsent, *siblings]
+        relayed = self._relay.descriptors()
+        sockets = [self._control.socket.detach(), ours.socket.detach()]
+        return [*sockets, stderr_fd, *watched, *self._sigchld_fds, *unsent, *siblings, *relayed]
 
     def _reap(self) -> None:
         for worker in [worker for worker in self._workers.values() if worker.has_exited()]:
             report, exception = worker.reap(asked=self._stop is not None)
+            if worker.stderr is not None:
+                report.stderr = self._relay.last_words(worker.stderr)
             del self._workers[worker.pid]
             wanted = report.reason is not ExitReason.CLOSED and self._stop is None
             gave_up = self._decide_on(report, worker) if wanted else None
@@ -396,7 +414,7 @@ class Supervisor:
         self._stop = None
         self._finished = self._control.ended
         self._say(Stopped(self._run))
-        if self._held_start is not None:
+        if self._held_start is not None and not self._finished:
             (start, descriptors), self._held_start = self._held_start, None
             self._start(start, descriptors)
 

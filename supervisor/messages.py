@@ -55,12 +55,14 @@ class Start:
     Parameters:
         surroundings: the consumer's Surroundings; None where they are inherited.
         payload: the job; None where it is inherited, or is that of the last run.
+        resumes: workers of this run were ready before, under a supervisor that died.
     """
 
     run: int
     workers: int
     surroundings: Payload | None
     payload: Payload | None
+    resumes: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 ``wait`` is the one place that waits. What arrives is kept in the ``inbox`` of each pipe and taken from there
 after it has been dealt with, never before: every step can be repeated, so that an exception out of a signal
 handler, at any instruction, loses nothing. A worker's death is told by the supervisor, who reaped it; an
-end-of-file only makes us look.
+end-of-file only makes us look. When the supervisor dies, another starts the same workers (see revival).
 
 The pool is not thread-safe, but for ``close``: it makes the thread that holds the pool's ``turn`` leave
 ``wait``, by NotRunning, and closes nothing before that thread has given up its turn. A process forked from
@@ -17,16 +17,15 @@ this one closes its copies of our pipes at once.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import select
-import signal
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from types import TracebackType
 
 from supervisor import exceptions
@@ -56,6 +55,7 @@ from supervisor.payload import Payload
 from supervisor.policy import RestartPolicy
 from supervisor.pool_worker import PoolWorker
 from supervisor.report import ExitReason, ExitReport, WorkerDiedError, supervisor_report
+from supervisor.revival import Demise, Succession, end_orphans, orphan_report
 from supervisor.waiting import Bell, NotRunning, PipePoller
 
 START_METHODS = ("forkserver", "fork", "spawn")
@@ -150,6 +150,10 @@ class WorkerPool:
         self._unread: dict[int, tuple[int, deque[Raw]]] = {}  # by pid: worker, what it left in its pipe
         self._ended: dict[int, float] = {}  # by pid: when its pipe ended, until its death is told
         self._last_event = 0
+        self._succession = Succession(start_method, policy)
+        self._revival_due_s: float | None = None  # the supervisor is dead and buried
+        self._restarts_before: dict[int, int] = {}  # by worker: under supervisors that have died
+        self._was_ready = False  # any worker of this run
         self._checked = False
         self._stopping = False
         self._run = 0
@@ -158,7 +162,7 @@ class WorkerPool:
         self._failure: bytes | None = None
         self._start_error: bytes | None = None
         self._last_exception: bytes | None = None
-        self._deaths: list[ExitReport] = []  # since start()
+        self._told_before = 0  # reports before the last start()
         self._inherited = False
         _live.add(self)
 
@@ -213,18 +217,22 @@ class WorkerPool:
         self._begin(SupervisorHandle.fork(self._settings, self._pages.fd, (setup, serve)), None)
 
     def _start_by_payload(self, payload: Payload) -> None:
-        if self._supervisor is None or self._supervisor.control.ended:
+        if self._supervisor is not None and not self._supervisor.control.ended:
+            self._await_stopped()
+        if self._supervisor is None or self._supervisor.control.ended:  # it may have died meanwhile
             self._part_from_supervisor()
             self._begin(SupervisorHandle.spawn(self._settings, self._pages.fd), payload)
         else:
-            self._await_stopped()
             self._begin(self._supervisor, payload)
 
     def _begin(self, supervisor: SupervisorHandle, payload: Payload | None) -> None:
         if supervisor is not self._supervisor:
             self._supervisor, self._last_event, self._poller = supervisor, 0, None
         self._gave_up = self._failure = self._start_error = self._last_exception = None
-        self._deaths = []
+        self._told_before = len(self.reports)
+        self._succession = Succession(self._settings.start_method, self._settings.policy)
+        self._revival_due_s = None
+        self._restarts_before, self._was_ready = {}, False
         self._stopping = self._stopped = False
         self.lifeline = supervisor.start_workers(self._run + 1, self.num_workers, payload)
         self._run += 1
@@ -250,6 +258,9 @@ class WorkerPool:
         return early, with nothing new. Raises RuntimeError where the pool is not running.
         """
         supervisor = self._require_supervisor()
+        if self._revival_due_s is not None:
+            self._await_revival(supervisor, self._revival_due_s, timeout_s)
+            return
         supervisor.flush()
         if supervisor.control.inbox:
             self._hear(supervisor)  # an interrupt came between taking events in and dealing with them
@@ -346,7 +357,7 @@ class WorkerPool:
             case Started():
                 self._add_worker(event, descriptors)
             case Ready(worker, pid, replaced_s) if worker in self.workers and self.workers[worker].pid == pid:
-                self.workers[worker].ready = True
+                self.workers[worker].ready = self._was_ready = True
                 self._note_replaced(worker, replaced_s)
             case Slow():
                 self._warn_of(event)
@@ -379,7 +390,8 @@ class WorkerPool:
         worker = self._by_pid.get(started.pid)
         if worker is None:
             pipe = Channel(self._adopt_pipe(pipe_fd))
-            worker = PoolWorker(started, pipe, self._pages.page(started.worker))
+            before = self._restarts_before.get(started.worker, 0)
+            worker = PoolWorker(started, pipe, self._pages.page(started.worker), before)
             worker.page.words[SENT] = -1  # its predecessor's, if we sent that while it was dying
             self.workers[started.worker] = self._by_pid[started.pid] = worker
         for fd in pidfds:
@@ -394,7 +406,8 @@ class WorkerPool:
             self._sockets.update(zip((fd,), map(adopt_socket, (fd,)), strict=False))
         return self._sockets[fd]
 
-    def _bury(self, report: ExitReport, exception: bytes | None) -> None:
+    def _bury(self, report: ExitReport, exception: bytes | None = None, *, blame: bool = True) -> None:
+        """Deal with a worker's death. ``blame``: what it was working on may have ended it."""
         worker = self._by_pid.get(report.pid)
         if worker is None:
             return
@@ -405,7 +418,7 @@ class WorkerPool:
             self._read_to_the_end(worker)
             self.describe(worker, report)
             self._publish(report)
-            self.on_death(worker, report)
+            self.on_death(worker, report if blame else replace(report, task=None, item=None))
             self._keep_unread(worker)
             del self.workers[worker.worker]
         self._publish(report)
@@ -413,12 +426,17 @@ class WorkerPool:
         self._forget_pipe(worker)
         self._ended.pop(report.pid, None)
         del self._by_pid[report.pid]
+        worker.close()
+
+    @property
+    def _deaths(self) -> list[ExitReport]:
+        """The reports since the last start."""
+        return self.reports[self._told_before :]
 
     def _publish(self, report: ExitReport) -> None:
         if any(known.pid == report.pid and known.worker == report.worker for known in self._deaths):
             return
         self.reports.append(report)
-        self._deaths.append(report)
         if report.reason is not ExitReason.CLOSED:
             logger.log(logging.WARNING if report.is_death else logging.INFO, "%s", report)
 
@@ -438,7 +456,7 @@ class WorkerPool:
 
     def _forget_pipe(self, worker: PoolWorker) -> None:
         self._sockets = {fd: sock for fd, sock in self._sockets.items() if sock is not worker.pipe.socket}
-        worker.close()
+        worker.pipe.close()
 
     def _note_replaced(self, worker: int, replaced_s: float | None) -> None:
         if replaced_s is None:
@@ -487,14 +505,50 @@ class WorkerPool:
         cause = None if self._last_exception is None else exceptions.unpack(self._last_exception)
         raise WorkerDiedError(deaths, self._gave_up, self._kind) from cause
 
+    # ---- the supervisor's death ------------------------------------------------------------------
+
     def _bury_supervisor(self, supervisor: SupervisorHandle) -> None:
         status = supervisor.wait_for_end(PARTING_S)
-        for pid in self._by_pid:  # the workers died with it, but not what they had started
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+        orphans = list(self._by_pid.values())
+        progressed = any(worker.page.done for worker in orphans)
+        demise = Demise(time.monotonic(), status, was_up=self._last_event > 0, progressed=progressed)
+        self._succession.note(supervisor.pid, demise)
+        immortals = end_orphans(orphans)
+        for worker in orphans:
+            if worker not in immortals:
+                self._restarts_before[worker.worker] = worker.restarts + 1
+                self._bury(orphan_report(worker, asked=self._stopping), blame=False)
         self._publish(supervisor_report(supervisor.pid, status))
-        self._gave_up = "The supervisor process died, and its workers with it."
+        self._follow_supervisor(immortals)
+
+    def _follow_supervisor(self, immortals: list[PoolWorker]) -> None:
+        """Let another supervisor follow the dead one, now or later, or end the pool."""
+        verdict = self._succession.verdict()
+        if immortals:
+            verdict = f"Of its workers {[worker.pid for worker in immortals]} did not end by SIGKILL."
+        if self._stopping:
+            self._forget_supervisor()
+        elif isinstance(verdict, str):
+            self._end_with_supervisor(verdict)
+        else:
+            self._revival_due_s = verdict
+
+    def _end_with_supervisor(self, why: str) -> None:
+        self._gave_up = f"The supervisor process died, and its workers with it. {why}"
         self._forget_supervisor()
+
+    def _await_revival(self, supervisor: SupervisorHandle, due_s: float, timeout_s: float | None) -> None:
+        left_s = max(0.0, due_s - time.monotonic())
+        self._bell.listen(left_s if timeout_s is None else min(left_s, timeout_s))
+        if time.monotonic() < due_s:
+            return
+        try:
+            successor = supervisor.succeed(self._settings, self._pages.fd, resumes=self._was_ready)
+        except OSError as error:
+            self._end_with_supervisor(f"It could not be replaced: {error}.")
+            return
+        self._supervisor, self._last_event, self._poller, self._revival_due_s = successor, 0, None, None
+        self._checked = True  # a Check may have been lost; no death is left to be dealt with
 
     # ---- stopping --------------------------------------------------------------------------------
 
@@ -531,7 +585,7 @@ class WorkerPool:
 
     def _forget_supervisor(self) -> None:
         self._close_pipes()
-        self._supervisor = None
+        self._supervisor = self._revival_due_s = None
         self._stopped = True
         self._by_pid.clear()
         self._sockets.clear()
@@ -546,7 +600,7 @@ class WorkerPool:
     def _close_pipes(self) -> None:
         """Close the pipes of all workers: they then end, and their reports will come."""
         self._stopping = True
-        self._poller = None
+        self._poller = self._revival_due_s = None
         for worker in list(self.workers.values()):
             self._forget_pipe(worker)
         self.workers.clear()

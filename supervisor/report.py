@@ -20,6 +20,7 @@ Confidence = Literal["proven", "likely", "unknown"]
 CRASH_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT})
 FATAL_ERROR = "Fatal Python error"  # how faulthandler opens
 SUPERVISOR = -1  # in place of a worker's id
+LOST = -1  # in place of a wait status that nobody can have any more
 
 _DOING = {
     State.STARTING: "starting up",
@@ -125,14 +126,15 @@ class ExitReport:
         pid: its process id.
         reason: why it ended; see ExitReason.
         exit_code: the code it exited with, 0 to 255, or None after a signal.
-        signal: the number of the signal that ended it, or None after an exit.
+        signal: the number of the signal that ended it, or None after an exit. Both are None where the
+            exit status was lost with a supervisor that died.
         batch: number of the batch it was working on, or None.
         sample: index of the sample it was working on, or None.
         attempt: how many times that work had been tried, this time included, or None.
         uptime_s: seconds it lived.
         state: what it was doing.
         traceback: the Python traceback of an uncaught exception, or the stack of a crash; "" if none.
-        stderr: what it last wrote to stderr. Not there yet: always "".
+        stderr: the last that it wrote to standard error, at most 4 KiB; lost where its supervisor died.
         readings: its last memory readings: (seconds before its end, RSS in bytes).
         peak_rss_bytes: the most memory that it ever had resident.
         evidence: the facts behind ``reason``, a sentence each.
@@ -187,6 +189,8 @@ class ExitReport:
         """How it ended, in the words that torch's loader uses."""
         if self.signal is not None:
             return f"is killed by signal: {signal.strsignal(self.signal) or self.signal}"
+        if self.exit_code is None:
+            return "ended, and its exit status is lost"
         if not self.is_death:
             return f"ended as it was asked to, with exit code {self.exit_code}"
         return f"exited unexpectedly with exit code {self.exit_code}"
@@ -201,6 +205,11 @@ class ExitReport:
             doing += f", sample {self.sample!r}"
         return doing
 
+    @property
+    def _peak(self) -> str:
+        peak_mib = self.peak_rss_bytes / 2**20
+        return f", peak memory {peak_mib:.0f} MiB" if peak_mib else ""
+
     def __str__(self) -> str:
         who = "the supervisor" if self.worker == SUPERVISOR else f"worker {self.worker}"
         lines = [
@@ -210,7 +219,7 @@ class ExitReport:
         if self.worker != SUPERVISOR:  # whose state and memory nobody knows
             lines += [
                 f"  while:      {self.where}" + (f", attempt {self.attempt}" if self.attempt else ""),
-                f"  lived:      {self.uptime_s:.2f} s, peak memory {self.peak_rss_bytes / 2**20:.0f} MiB",
+                f"  lived:      {self.uptime_s:.2f} s" + self._peak,
             ]
         if self.replaced_s is not None:
             lines.append(f"  replaced:   in {self.replaced_s * 1000:.1f} ms")
@@ -222,7 +231,12 @@ class ExitReport:
 
 def supervisor_report(pid: int, status: int) -> ExitReport:
     """Return the report of a supervisor's own end, under the worker id SUPERVISOR."""
-    reason, confidence, because = classify(status, Evidence())
+    if status == LOST:
+        because = "this process, or whoever reaps for it, had waited for it elsewhere"
+        verdict = Verdict(ExitReason.KILLED, "unknown", because)
+    else:
+        verdict = classify(status, Evidence())
+    reason, confidence, because = verdict
     return ExitReport(
         worker=SUPERVISOR,
         pid=pid,

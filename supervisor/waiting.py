@@ -11,6 +11,8 @@ from supervisor.channel import Channel
 from supervisor.linux import own
 from supervisor.pool_worker import PoolWorker
 
+CLOSING = "the pool is being closed by another thread"
+
 
 class NotRunning(RuntimeError):
     """A pool has no workers: it was not started, or another thread closes it."""
@@ -27,6 +29,13 @@ class Bell:
 
     def ring(self) -> None:
         os.eventfd_write(self.fileno(), 1)
+
+    def listen(self, timeout_s: float) -> None:
+        """Wait for nothing else. Raises NotRunning when it rings."""
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
+        if poll.poll(timeout_s * 1000):
+            raise NotRunning(CLOSING)
 
     def silence(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it is silent
@@ -56,7 +65,7 @@ class PipePoller:
         timeout_ms = None if timeout_s is None else timeout_s * 1000
         ready = [fd for fd, _ in self._poll.poll(timeout_ms)]
         if self._bell_fd in ready:
-            raise NotRunning("the pool is being closed by another thread")
+            raise NotRunning(CLOSING)
         return [self._workers.get(fd) for fd in ready]
 
     def want_room(self, worker: PoolWorker, wanted: bool) -> None:

@@ -19,6 +19,7 @@ from supervisor.linux import create_memory_file, open_pidfd
 from supervisor.memory import MemoryLog
 from supervisor.messages import Slow
 from supervisor.page import Page, State
+from supervisor.relay import Source
 from supervisor.report import Evidence, ExitReason, ExitReport, classify, exit_code, signal_number
 
 MAX_STACK_BYTES = 16_000
@@ -74,6 +75,7 @@ class Worker:
         self.remains = remains
         self.pidfd = open_pidfd(pid)
         self.started_s = time.monotonic()
+        self.stderr: Source | None = None
         self.announced = False  # the consumer knows that it is ready
         self.replaces_death_s: float | None = None
         self.ended: ExitReason | None = None  # why we sent SIGKILL

@@ -31,6 +31,7 @@ import supervisor
 from dataloader import DataLoader
 from dataloader.iterators import WorkerIterator
 from supervisor.channel import close_all
+from tests.chaos.killings import supervisor_pid
 from tests.chaos.storm import POLICY, Killer, kill_if_alive
 from tests.processes import belongings
 from tests.toy_pool import operations, runs_handlers_after
@@ -329,6 +330,20 @@ def interrupt_everywhere(
         for epoch in range(epochs):
             with Killer(loader, kills_per_epoch, len(loader), seed=epoch) as killer:
                 interrupted_epoch(loader, striker, take_by_next, killer.note)
+
+
+def interrupt_revivals(loader: DataLoader, striker: Everywhere, epochs: int) -> None:
+    """Run epochs in each of which the supervisor is killed, interrupted at every place that is reached."""
+
+    for _ in range(epochs):
+        alive = [supervisor_pid(loader)]
+
+        def kill_once(count: int, alive: list[int] = alive) -> None:
+            while count and alive:
+                os.kill(alive.pop(), signal.SIGKILL)
+
+        with striker.installed():
+            interrupted_epoch(loader, striker, take_by_next, kill_once)
 
 
 # ---- leaving after an interrupt ------------------------------------------------------------------

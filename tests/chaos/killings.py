@@ -1,7 +1,8 @@
 """SIGKILL of the consumer and of the supervisor at random moments, and what is left a second later.
 
 ``python -m tests.chaos.killings`` prints the figures: each is killed 20 times in each situation with each
-start method, at seeded random moments.
+start method, at seeded random moments. Under fork the end of a supervisor is an error; under the others the
+next one goes on.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from typing import Any
 
 import psutil
 
-from dataloader import DataLoader, WorkerDiedError
+from dataloader import DataLoader, RestartPolicy, WorkerDiedError
 from tests.chaos.storm import quantile
-from tests.processes import is_gone, wait_until
+from tests.processes import belongings, is_gone, living_descendants, wait_until
 
 START_METHODS = ("fork", "forkserver", "spawn")
 SITUATIONS = ("starting", "loading", "in a sample", "idle")
@@ -205,6 +206,98 @@ def kill_supervisor(start_method: str, delay_s: float, minute_from: int = 100_00
     return Aftermath(gone_s, len(killer.workers), error_s)
 
 
+@dataclass
+class Survival:
+    """What became of a loader whose supervisors were killed.
+
+    Attributes:
+        epochs: whether each epoch gave the batches of an undisturbed one.
+        killed: how many supervisors were killed.
+        left: pids of processes that are there though they should not be.
+        before, after: this process' descriptors and mappings.
+    """
+
+    epochs: list[bool] = field(default_factory=list)
+    killed: int = 0
+    left: list[int] = field(default_factory=list)
+    before: tuple[int, int, int] = (0, 0, 0)
+    after: tuple[int, int, int] = (0, 0, 0)
+
+
+class Drawn:
+    """Samples that take a millisecond and draw a number."""
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> float:
+        time.sleep(0.001)
+        return index + random.random()
+
+
+def outlive_supervisors(start_method: str, times: int, seed: int) -> Survival:
+    """Kill the supervisors of one loader at random moments, until ``times`` are dead; see what is left."""
+    survival, generator = Survival(), random.Random(seed)
+    options: dict[str, Any] = {"batch_size": 4, "seed": 7, "multiprocessing_context": start_method}
+    policy = RestartPolicy(max_restarts=10 * times, backoff=0.0)
+    ever: set[int] = set()
+    with (
+        DataLoader(Drawn(), num_workers=2, persistent_workers=True, restart=policy, **options) as loader,
+        DataLoader(Drawn(), batch_size=4, seed=7) as undisturbed,
+    ):
+        survival.epochs.append(_batches(loader) == _batches(undisturbed))
+        survival.before = belongings()
+        while survival.killed < times:
+            with _Assassin(loader, generator.uniform(0.0, 0.3)) as assassin:
+                survival.epochs.append(_batches(loader) == _batches(undisturbed))
+            survival.killed += 1
+            ever |= assassin.seen
+        survival.epochs.append(_batches(loader) == _batches(undisturbed))
+        survival.after = belongings()
+        alive = set(living_descendants())
+        wait_until(lambda: all(is_gone(pid) for pid in ever - alive), timeout_s=BOUND_S)
+        mine = {worker.pid for worker in loader.workers()} | {supervisor_pid(loader)}
+        survival.left = [pid for pid in ever - mine if not is_gone(pid)]
+    return survival
+
+
+def _batches(loader: DataLoader) -> list[bytes]:
+    return [batch.tobytes() for batch in loader]
+
+
+def supervisor_pid(loader: DataLoader) -> int:
+    """Return the pid of the supervisor that a loader has, dead or alive."""
+    supervisor = loader._pools[0][0]._supervisor
+    return 0 if supervisor is None else supervisor.pid
+
+
+class _Assassin:
+    """Kills the supervisor that a loader has after a while, from a thread.
+
+    Attributes:
+        seen: the pids of it and of what it had started.
+    """
+
+    def __init__(self, loader: DataLoader, delay_s: float) -> None:
+        self.loader = loader
+        self.delay_s = delay_s
+        self.seen: set[int] = set()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> _Assassin:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        time.sleep(self.delay_s)
+        pid = supervisor_pid(self.loader)
+        self.seen = {pid, *living_descendants(pid)}
+        os.kill(pid, signal.SIGKILL)
+
+
 def _exhaust(iterator: Iterator[Any]) -> tuple[WorkerDiedError, list[int]]:
     taken: list[int] = []
     try:
@@ -233,6 +326,15 @@ def figures(start_method: str, times: int = 20) -> Iterator[str]:
     for situation in SITUATIONS:
         afters = [kill_consumer(situation, start_method, delay_s) for delay_s in moments(1, times, 0.3)]
         yield _line(f"{start_method}, consumer killed, {situation}, all gone", [a.gone_s for a in afters])
+    if start_method != "fork":
+        start_s = time.monotonic()
+        survival = outlive_supervisors(start_method, times, seed=3)
+        each_s = (time.monotonic() - start_s) / times
+        yield (
+            f"{start_method}, supervisor killed {survival.killed} times: {len(survival.epochs)} epochs of "
+            f"{each_s:.2f} s, all equal: {all(survival.epochs)}, left: {len(survival.left)}"
+        )
+        return
     for what, minute_from in (("loading", 100_000), ("in a sample", 20)):
         afters = [kill_supervisor(start_method, delay_s, minute_from) for delay_s in moments(2, times, 0.3)]
         yield _line(f"{start_method}, supervisor killed, {what}, error", [a.error_s for a in afters])

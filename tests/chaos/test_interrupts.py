@@ -87,6 +87,19 @@ def test_an_interrupt_at_every_place_loses_nothing(kind: Kind, batches: int, pla
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # the next one reaps it
+def test_an_interrupt_at_every_place_of_a_revival_loses_nothing() -> None:
+    striker = Everywhere(visits=1)
+    with loader_of(INLINE, 100, "forkserver") as loader:
+        assert len(list(loader)) == 100
+        interrupts.interrupt_revivals(loader, striker, epochs=6)
+        pids = [report.pid for report in loader.reports]
+    assert len(pids) == len(set(pids)) == 6 * 3
+    struck = {code.co_name for code, _ in striker.strikes}
+    assert {"_bury_supervisor", "end_orphans", "kill", "_await_revival", "succeed", "spawn"} <= struck
+
+
+@pytest.mark.slow
 def test_an_interrupt_at_every_place_loses_no_task_too_large_for_a_message() -> None:
     striker = Everywhere(visits=1)
     with loader_of(LARGE_TASKS, 15, "fork") as loader:

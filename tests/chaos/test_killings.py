@@ -34,12 +34,9 @@ def test_nothing_outlives_a_killed_consumer(situation: str, start_method: str) -
     assert_nothing_outlives(situation, start_method, delay_s=0.05)
 
 
-@STARTS
 @MINUTES
-def test_a_killed_supervisor_is_a_clear_error_and_leaves_no_worker(
-    start_method: str, minute_from: int
-) -> None:
-    assert_clear_and_gone(killings.kill_supervisor(start_method, 0.05, minute_from))
+def test_a_killed_supervisor_is_a_clear_error_under_fork_and_leaves_no_worker(minute_from: int) -> None:
+    assert_clear_and_gone(killings.kill_supervisor("fork", 0.05, minute_from))
 
 
 @STARTS
@@ -49,8 +46,15 @@ def test_nothing_outlives_a_consumer_killed_at_any_moment(situation: str, start_
         assert_nothing_outlives(situation, start_method, delay_s)
 
 
-@STARTS
 @MINUTES
-def test_a_supervisor_killed_at_any_moment_leaves_no_worker(start_method: str, minute_from: int) -> None:
+def test_a_supervisor_killed_at_any_moment_leaves_no_worker(minute_from: int) -> None:
     for delay_s in killings.moments(seed=2, count=TIMES, within_s=0.3):
-        assert_clear_and_gone(killings.kill_supervisor(start_method, delay_s, minute_from))
+        assert_clear_and_gone(killings.kill_supervisor("fork", delay_s, minute_from))
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_supervisors_killed_at_any_moment_change_no_batch_and_leave_nothing(start_method: str) -> None:
+    survival = killings.outlive_supervisors(start_method, TIMES, seed=3)
+    assert survival.epochs == [True] * (TIMES + 2)
+    assert survival.left == []
+    assert survival.after == survival.before

@@ -83,7 +83,7 @@ with WorkerPool(2, start_method=start_method, policy=toys.EAGER) as pool:
     try:
         pool.receive(0)
     except WorkerDiedError as error:
-        print(str(error).splitlines()[0].split(". ")[-1], flush=True)
+        print(str(error).split(". ")[1], flush=True)
 
 with WorkerPool(2, start_method=start_method, close_s=0.1, terminate_s=0.1) as pool:
     pool.start(toys.stubborn)
@@ -136,7 +136,7 @@ def test_every_end_is_noticed_and_named(code: str) -> None:
         "exited 3 None",
         "exception 1 None",
         "killed None 9",
-        "The supervisor process died, and its workers with it.",
+        "The supervisor process died, and its workers with it",
         "[9, 9]",
     ]
 

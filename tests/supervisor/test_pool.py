@@ -308,18 +308,6 @@ def test_a_pool_starts_anew_after_a_stop(start_method: str) -> None:
     assert [report.reason for report in pool.reports] == [ExitReason.CLOSED] * 6
 
 
-@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
-def test_a_supervisor_that_dies_in_a_later_run_is_noticed(start_method: str) -> None:
-    with WorkerPool(2, start_method=start_method) as pool:
-        for _ in range(2):
-            pool.start(serve)
-            pool.stop()
-        pool.start(serve)
-        os.kill(toys.supervisor_pid(pool), signal.SIGKILL)
-        with pytest.raises(WorkerDiedError, match="supervisor process died"):
-            pool.receive(0)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -371,23 +359,6 @@ def test_what_the_last_worker_sent_comes_before_the_error() -> None:
         assert pool.receive(0).data == b"HELLO"
         with pytest.raises(WorkerDiedError):
             pool.receive(0)
-
-
-@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
-def test_a_killed_supervisor_is_a_clear_error_and_leaves_no_worker(start_method: str) -> None:
-    with WorkerPool(2, start_method=start_method, policy=EAGER) as pool:
-        pool.start(serve)
-        pool.workers[0].pipe.send(b"sleep")
-        supervisor, *workers = toys.pids(pool)
-        start_s = time.monotonic()
-        os.kill(supervisor, signal.SIGKILL)
-        with pytest.raises(WorkerDiedError, match="supervisor process died") as caught:
-            pool.receive(0)
-        assert time.monotonic() - start_s < 1.0
-        assert (caught.value.report.pid, caught.value.report.signal) == (supervisor, signal.SIGKILL)
-        assert wait_until(lambda: all(is_gone(pid) for pid in workers), timeout_s=1.0)
-        pool.start(serve)
-        assert echo(pool) == b"HELLO"
 
 
 # ---- resources -----------------------------------------------------------------------------------
