@@ -20,7 +20,7 @@ from tests.chaos import sabotage
 from tests.chaos.sabotage import Plan, Strike, Way, sabotaged
 from tests.chaos.storm import kill_if_alive
 from tests.chaos.sweep import BATCHES, Course, expected_epochs, loader_of
-from tests.processes import wait_until
+from tests.processes import await_death, wait_until
 
 RUNS = 25
 LONGEST_DELAY_S = 0.01  # from when a worker is in the sample until a signal is sent
@@ -115,8 +115,18 @@ def _one_run(loader: DataLoader, cause: Cause, plan: Plan, moments: random.Rando
         if cause.is_in_a_replacement:
             kill_if_alive(moments.choice(loader.workers()).pid)
         course.finish_epoch(iterator, taken)
+    strike = _await_strike(plan)
     iter(loader)  # which hears of all deaths
-    return Judgement(loader.reports[before:], plan.struck(), course.epochs == expected_epochs()[:1])
+    return Judgement(loader.reports[before:], strike, course.epochs == expected_epochs()[:1])
+
+
+def _await_strike(plan: Plan) -> Strike | None:
+    """Wait for the end of whom it strikes: the others may have finished the epoch before."""
+    wait_until(plan.struck, timeout_s=10.0)
+    strike = plan.struck()
+    if strike is not None:
+        await_death(strike.pid)
+    return strike
 
 
 class Sender:
