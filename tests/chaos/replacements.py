@@ -15,14 +15,15 @@ from typing import Any
 import psutil
 
 from dataloader import DataLoader
+from dataloader.status import WorkerStatus
 from supervisor.memory import rss_bytes
+from supervisor.page import State
 from tests.chaos.storm import POLICY, kill_if_alive
 from tests.datasets import LargeArrays
 from tests.processes import belongings, living_descendants, open_descriptors, shared_mappings
 
 SETTLING = 200  # replacements until caches are warm and the allocator has what it wants
 MEASURED = 2000
-MAX_GROWTH_BYTES = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -93,13 +94,17 @@ def _endless(loader: DataLoader) -> Iterator[Any]:
 
 
 def _replace(loader: DataLoader, batches: Iterator[Any], total: int) -> None:
-    """Kill workers in turn, a batch between two, until so many are replaced and all are there and ready."""
+    """Kill whoever is ready, after each batch, until so many are replaced and all are there and ready."""
     while len(loader.reports) < total:
-        for worker in loader.workers():
+        for worker in _ready(loader):
             kill_if_alive(worker.pid)
         next(batches)
-    while not all(report.replaced_s for report in loader.reports):
+    while len(_ready(loader)) < loader.num_workers:
         next(batches)
+
+
+def _ready(loader: DataLoader) -> list[WorkerStatus]:
+    return [worker for worker in loader.workers() if worker.state is not State.STARTING]
 
 
 # ---- figures -------------------------------------------------------------------------------------

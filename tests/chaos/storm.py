@@ -286,8 +286,8 @@ FULL = tuple(
     Weather(start_method, persistent, kills=110)
     for start_method, persistent in product(("fork", "forkserver"), (True, False))
 )
-# Each number of workers with both start methods. The half with an odd number under "fork" and an even one under
-# "forkserver" has each combination of start method, persistent or not, and in order or not.
+# Each number of workers with both start methods. The half with an odd number under "fork" and an even one
+# under "forkserver" has each combination of start method, persistent or not, and in order or not.
 MIXED_STORMS = tuple(
     Weather(
         start_method,
