@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle, product
 
 import pytest
 
@@ -13,14 +13,13 @@ from tests.chaos.sweep import Stage, complaints, run, stages
 pytestmark = pytest.mark.slow
 
 BOUND_S = {"fork": 2.0, "forkserver": 2.0, "spawn": 10.0}  # fresh interpreters take a while to start
-# `python -m tests.chaos.sweep` has every way at every point with each start method. Here are all of "fork", a
-# way that no code sees and one that it does with fresh supervisors, and one with fresh workers.
+# `python -m tests.chaos.sweep` has every way at every point with each start method. Here are all of "fork", one
+# after the other with fresh supervisors, and one with fresh workers.
 CASES = [
     *(("fork", stage, way) for stage, way in product(stages("fork"), sweep.WAYS)),
     *(
         ("forkserver", stage, way)
-        for stage, way in product(stages("forkserver"), (sabotage.SIGKILL, sabotage.VALUE_ERROR))
-        if stage.drive is not sweep.in_an_epoch
+        for stage, way in zip(stages("forkserver"), cycle(sweep.WAYS), strict=False)
     ),
     ("spawn", Stage(sabotage.SLOT_SENT, sweep.in_an_epoch), sabotage.SIGKILL),
 ]
