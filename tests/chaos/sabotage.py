@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -52,6 +52,7 @@ class Way:
         end: called in the worker.
         reason, signal, exit_code: see ExitReport.
         raises: what ``end`` raises, if it does: where that is caught, the worker lives on.
+        arguments: of the loader, where it takes some to be noticed.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Way:
     signal: int | None = None
     exit_code: int | None = None
     raises: type[BaseException] | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
 
     def is_named_by(self, report: ExitReport) -> bool:
         """Whether a report says what happened."""

@@ -205,7 +205,7 @@ def run(start_method: str, stage: Stage, way: Way) -> Course:
     num_workers = 1 if stage.drive is at_the_first_start else 2
     with tempfile.TemporaryDirectory() as folder:
         plan = Plan(stage.point, way.name, folder)
-        loader = loader_of(start_method, num_workers)
+        loader = loader_of(start_method, num_workers, **way.arguments)
         with sabotaged(plan), loader:
             stage.drive(loader, plan, course)
     course.ends = loader.reports

@@ -13,8 +13,8 @@ from tests.chaos.sweep import Stage, complaints, run, stages
 pytestmark = pytest.mark.slow
 
 BOUND_S = {"fork": 2.0, "forkserver": 2.0, "spawn": 10.0}  # fresh interpreters take a while to start
-# `python -m tests.chaos.sweep` has every way at every point with each start method. Here are all of "fork", one
-# after the other with fresh supervisors, and one with fresh workers.
+# `python -m tests.chaos.sweep` has every way at every point with each start method. Here are all of "fork",
+# the ways by turns with fresh supervisors, and one with fresh workers.
 CASES = [
     *(("fork", stage, way) for stage, way in product(stages("fork"), sweep.WAYS)),
     *(

@@ -12,8 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from dataloader import DataLoader, ExitReport
 from tests.chaos import sabotage
@@ -35,14 +34,12 @@ class Cause:
         point: where.
         told: what the report's traceback is to hold.
         sent: the signal that somebody else sends it then.
-        arguments: of the loader.
     """
 
     way: Way
     point: str = sabotage.SAMPLE
     told: str = ""
     sent: int | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -100,7 +97,7 @@ def judge(start_method: str, cause: Cause, runs: int, seed: int = 0) -> Iterator
     moments = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         plan = Plan(cause.point, cause.way.name, folder)
-        with sabotaged(plan), loader_of(start_method, 2, **cause.arguments) as loader:
+        with sabotaged(plan), loader_of(start_method, 2, **cause.way.arguments) as loader:
             for _ in range(runs):
                 yield _one_run(loader, cause, plan, moments)
 
