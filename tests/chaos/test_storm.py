@@ -50,7 +50,11 @@ def test_a_storm_changes_no_byte_and_leaves_nothing(start_method: str, persisten
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weather", HALF_OF_MIXED_STORMS, ids=str)
+@pytest.mark.parametrize(
+    "weather",
+    HALF_OF_MIXED_STORMS,
+    ids=[f"{weather.start_method}, {weather.num_workers} workers" for weather in HALF_OF_MIXED_STORMS],
+)
 def test_a_storm_of_mixed_causes_changes_no_byte_and_leaves_nothing(weather: Weather) -> None:
     calm, rough = storm.calm_and_storm(replace(weather, epochs=2, batches=100, kills=9, exits=3))
     assert all(len(killed) >= 8 for killed in rough.killed)
