@@ -3,8 +3,11 @@
     consumer: plan.arm() --> a file --> the first worker that reaches the plan's point takes it away, and ends
 
 A point lies in user code (the dataset and the functions below call ``reach``) or at a function of ours, which
-is then replaced in the worker: a fork inherits the replacement, and a fresh interpreter makes it when it
-imports this module, by the plan in its environment. The product has no hooks.
+then takes a detour in the worker: a fork inherits it, and a fresh interpreter makes it when it imports this
+module, as the plan in its environment says. The product has no hooks.
+
+A new way to end is a row of WAYS, and then of the sweep's and of the verdicts' tables; a new point is a name,
+a call of ``reach`` or a row of DETOURS, and a stage of the sweep.
 """
 
 from __future__ import annotations
@@ -112,35 +115,35 @@ WAYS = {
 
 # ---- points --------------------------------------------------------------------------------------
 
-Replacement = tuple[Any, str, Callable[..., Any]]  # whose function, its name, what is called instead
+Detour = tuple[Any, str, Callable[..., Any]]  # whose function, its name, what is called instead
 
 
-def before(point: str, owner: Any, name: str) -> Replacement:
+def before(point: str, owner: Any, name: str) -> Detour:
     """Reach ``point`` before each call of a function of ours."""
     original = getattr(owner, name)
 
     @wraps(original)
-    def replacement(*args: Any) -> Any:
+    def detour(*args: Any) -> Any:
         reach(point)
         return original(*args)
 
-    return owner, name, replacement
+    return owner, name, detour
 
 
 def after(
     point: str, owner: Any, name: str, when: Callable[[Any, tuple[Any, ...]], bool] = lambda *_: True
-) -> Replacement:
+) -> Detour:
     """Reach ``point`` after each call whose result and arguments are as ``when`` says."""
     original = getattr(owner, name)
 
     @wraps(original)
-    def replacement(*args: Any) -> Any:
+    def detour(*args: Any) -> Any:
         result = original(*args)
         if when(result, args):
             reach(point)
         return result
 
-    return owner, name, replacement
+    return owner, name, detour
 
 
 START_UP = "start-up"
@@ -157,7 +160,7 @@ IDLE = "idle between epochs"
 PIPE_ENDED = "shutdown, the pipe ended"
 WINDING_UP = "shutdown, winding up"
 
-REPLACEMENTS: tuple[Replacement, ...] = (
+DETOURS: tuple[Detour, ...] = (
     after(START_UP, child, "_settle_in"),
     before(TASK, wire, "decode_task"),
     after(SLOT_MADE, wire, "encode_batch", lambda result, _: result[1] is not None),
@@ -231,8 +234,8 @@ def sabotaged(plan: Plan) -> Iterator[None]:
     told = {ENVIRONMENT: json.dumps(vars(plan))}
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, told))
-        for replacement in REPLACEMENTS:
-            stack.enter_context(mock.patch.object(*replacement))
+        for detour in DETOURS:
+            stack.enter_context(mock.patch.object(*detour))
         yield
 
 
@@ -276,5 +279,5 @@ def init(worker: int) -> None:
 
 
 if ENVIRONMENT in os.environ:  # in a fresh interpreter of a sabotaged loader
-    for _owner, _name, _replacement in REPLACEMENTS:
-        setattr(_owner, _name, _replacement)
+    for _owner, _name, _detour in DETOURS:
+        setattr(_owner, _name, _detour)
