@@ -122,8 +122,9 @@ def _live_and_exit(birth: Birth, arrive: Callable[[], None], load: Callable[[], 
     try:
         arrive()
         _settle_in(birth)
-        code = _serve_until_end(birth, load)
+        _serve_until_end(birth, load)
         _wind_up()
+        code = 0
     except SystemExit as error:
         code = _exit_code(error)
     except BaseException as error:
@@ -133,8 +134,7 @@ def _live_and_exit(birth: Birth, arrive: Callable[[], None], load: Callable[[], 
         launch.exit_with(code)
 
 
-def _serve_until_end(birth: Birth, load: Callable[[], Job]) -> int:
-    """Return the exit code."""
+def _serve_until_end(birth: Birth, load: Callable[[], Job]) -> None:
     pipe = Channel.from_descriptor(birth.handles.pipe)
     page = PageFile(birth.handles.pages).page(birth.worker)
     try:
@@ -144,7 +144,6 @@ def _serve_until_end(birth: Birth, load: Callable[[], Job]) -> int:
             raise
     if pipe.ended:
         page.enter(State.CLOSED)
-    return 0
 
 
 def _work(pipe: Channel, context: WorkerContext, load: Callable[[], Job], ready_fd: int) -> None:

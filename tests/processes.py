@@ -25,9 +25,17 @@ def wait_until(condition: Callable[[], object], timeout_s: float) -> bool:
 
 
 def kill_and_await_death(pid: int) -> None:
-    """Kill a process and wait until its parent could reap it, not only until its first thread has ended."""
-    pidfd = os.pidfd_open(pid)
+    """Kill a process and wait until its parent could reap it."""
     os.kill(pid, signal.SIGKILL)
+    await_death(pid)
+
+
+def await_death(pid: int) -> None:
+    """Wait until the parent of a process could reap it, not only until its first thread has ended."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
     died, _, _ = select.select([pidfd], [], [], 5.0)
     os.close(pidfd)
     assert died, f"process {pid} does not die"
@@ -50,10 +58,10 @@ def living_descendants(pid: int | None = None) -> list[int]:
     return [child.pid for child in descendants if not is_gone(child.pid)]
 
 
-def open_descriptors() -> dict[int, str]:
-    """Return what each descriptor of this process is."""
+def open_descriptors(pid: int | None = None) -> dict[int, str]:
+    """Return what each descriptor of ``pid`` is, by default of this process."""
     descriptors = {}
-    for link in Path("/proc/self/fd").iterdir():
+    for link in Path(f"/proc/{pid or 'self'}/fd").iterdir():
         try:
             descriptors[int(link.name)] = os.readlink(link)
         except FileNotFoundError:
@@ -61,9 +69,9 @@ def open_descriptors() -> dict[int, str]:
     return descriptors
 
 
-def shared_mappings() -> int:
-    """Return how many memory files this process has mapped."""
-    return sum("memfd:" in line for line in Path("/proc/self/maps").read_text().splitlines())
+def shared_mappings(pid: int | None = None) -> int:
+    """Return how many memory files ``pid`` has mapped, by default this process."""
+    return sum("memfd:" in line for line in Path(f"/proc/{pid or 'self'}/maps").read_text().splitlines())
 
 
 def belongings() -> tuple[int, int, int]:

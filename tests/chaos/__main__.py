@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.chaos import interrupts, killings, storm
+from tests.chaos import interrupts, killings, machine, replacements, storm, sweep, verdicts
 
 if __name__ == "__main__":
-    for figures in (storm, killings, interrupts):
+    for figures in (sweep, verdicts, storm, killings, replacements, machine, interrupts):
         figures.main()

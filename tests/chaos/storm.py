@@ -1,8 +1,10 @@
-"""A storm of SIGKILLs over a loader, and what became of it.
+"""A storm of deaths over a loader, and what became of it.
 
 ``python -m tests.chaos.storm`` prints the figures of the full storm: 4 workers, 3 epochs of 2,000 batches
 whose samples sleep about 2 ms a batch, 110 kills of living workers an epoch at seeded random times, with fork
-and with forkserver, with workers that are kept from epoch to epoch and with workers that are not.
+and with forkserver, with workers that are kept from epoch to epoch and with workers that are not. Then those
+of mixed storms: SIGKILL, SIGSEGV and SIGTERM from outside and os._exit from inside, with 1 to 8 workers, in
+order and not.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import os
 import random
 import signal
 import statistics
+import tempfile
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +31,9 @@ from numpy.typing import NDArray
 from dataloader import DataLoader, ExitReport, RestartPolicy
 from tests.processes import belongings, living_descendants, wait_until
 
+SIGKILL, SIGSEGV, SIGTERM = signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM
+MIXED = (SIGKILL, SIGSEGV, SIGTERM)
+EXIT_CODE = 7
 BATCH_SIZE = 2
 SLEEP_S = 0.002 / BATCH_SIZE
 LONGEST_DELAY_S = 0.003
@@ -38,13 +44,16 @@ POLICY = RestartPolicy(max_restarts=100_000, period=60.0, backoff=0.0)
 
 @dataclass(frozen=True)
 class Weather:
-    """What is loaded, and how often a worker is killed meanwhile.
+    """What is loaded and by whom, and how often a worker ends meanwhile.
 
     Parameters:
         start_method: see DataLoader.
         persistent: keep the workers from epoch to epoch.
         epochs, batches: how much is loaded.
         kills: how many workers are killed in each epoch.
+        signals: by one of which, each.
+        exits: how many samples of each epoch end the first who loads them, by ``os._exit``.
+        num_workers, in_order: see DataLoader.
     """
 
     start_method: str
@@ -52,20 +61,55 @@ class Weather:
     epochs: int = 3
     batches: int = 2000
     kills: int = 0
+    signals: tuple[signal.Signals, ...] = (SIGKILL,)
+    exits: int = 0
+    num_workers: int = 4
+    in_order: bool = True
+
+    @property
+    def calm(self) -> Weather:
+        """The same without a death."""
+        return replace(self, kills=0, exits=0)
 
 
 class SleepyNoise:
-    """Samples that sleep a millisecond and draw a little: what is measured is what the kills cost."""
+    """Samples that sleep a millisecond and draw a little: what is measured is what the deaths cost."""
 
-    def __init__(self, batches: int) -> None:
+    def __init__(self, batches: int, mines: Mines) -> None:
         self.batches = batches
+        self.mines = mines
 
     def __len__(self) -> int:
         return self.batches * BATCH_SIZE
 
     def __getitem__(self, index: int) -> tuple[int, float, NDArray[np.float64]]:
+        if self.mines.take(index):
+            os._exit(EXIT_CODE)
         time.sleep(SLEEP_S)
         return index, random.random(), np.full(NUMBERS, np.random.rand())
+
+
+class Mines:
+    """Seeded samples, ``count`` others in each epoch, each of which ends the first who loads it.
+
+    A mine that is laid is a file in ``folder``: who takes it away is the first.
+    """
+
+    def __init__(self, folder: str, length: int, epochs: int, count: int) -> None:
+        self._folder = Path(folder)
+        self._count = count
+        self._samples = random.Random(1).sample(range(length), epochs * count)
+
+    def lay(self, epoch: int) -> None:
+        for sample in self._samples[epoch * self._count : (epoch + 1) * self._count]:
+            (self._folder / str(sample)).touch()
+
+    def take(self, sample: int) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            if sample in self._samples:
+                (self._folder / str(sample)).unlink()
+                return True
+        return False
 
 
 @dataclass
@@ -73,9 +117,9 @@ class Outcome:
     """What the epochs came to.
 
     Attributes:
-        digest: of all batches.
+        digest: of all batches, where they need not come in order of each epoch's sorted.
         duration_s: of all epochs.
-        killed: pids of those who were killed, by epoch.
+        killed: pids of those who were killed and the signal that did it, by epoch.
         reports: the loader's.
         left: (descriptors, mappings, threads) afterwards, less those before.
         survivors: pids of processes that were still there two seconds after the end.
@@ -83,7 +127,7 @@ class Outcome:
 
     digest: str = ""
     duration_s: float = 0.0
-    killed: list[list[int]] = field(default_factory=list)
+    killed: list[dict[int, int]] = field(default_factory=list)
     reports: list[ExitReport] = field(default_factory=list)
     left: tuple[int, ...] = ()
     survivors: list[int] = field(default_factory=list)
@@ -91,6 +135,11 @@ class Outcome:
     @property
     def kills(self) -> int:
         return sum(map(len, self.killed))
+
+    @property
+    def exits(self) -> int:
+        """How many ended by ``os._exit``."""
+        return sum(report.exit_code == EXIT_CODE for report in self.reports)
 
     @property
     def replaced_s(self) -> list[float]:
@@ -101,13 +150,23 @@ class Outcome:
 class Killer:
     """Kills living workers at seeded random moments of an epoch, each worker once, about ``kills`` in all.
 
+    ``signals``: by one of which, each.
+
     A moment is a random number of milliseconds after a random batch, not one of the last: all are within the
     epoch however fast it goes. Where no worker is alive then, it waits for one. Used as
     ``with Killer(...) as killer``, and told of each batch.
     """
 
-    def __init__(self, loader: DataLoader, kills: int, batches: int, seed: int) -> None:
-        self.killed: list[int] = []
+    def __init__(
+        self,
+        loader: DataLoader,
+        kills: int,
+        batches: int,
+        seed: int,
+        signals: Sequence[signal.Signals] = (SIGKILL,),
+    ) -> None:
+        self.killed: dict[int, int] = {}  # by which signal, by pid
+        self._signals = signals
         self._loader = loader
         self._random = random.Random(seed)
         self._after = deque(sorted(self._random.randrange(batches * 9 // 10) for _ in range(kills)))
@@ -138,17 +197,18 @@ class Killer:
 
     def _kill_one(self) -> bool:
         workers = [worker.pid for worker in self._loader.workers() if worker.pid not in self.killed]
-        if not workers or not kill_if_alive(pid := self._random.choice(workers)):
+        number = self._random.choice(self._signals)
+        if not workers or not kill_if_alive(pid := self._random.choice(workers), number):
             return False
-        self.killed.append(pid)
+        self.killed[pid] = number
         return True
 
 
-def kill_if_alive(pid: int) -> bool:
-    """Send SIGKILL to process ``pid``; return whether that killed somebody who was alive."""
+def kill_if_alive(pid: int, number: int = SIGKILL) -> bool:
+    """Send a signal to process ``pid``; return whether that killed somebody who was alive."""
     with contextlib.suppress(ProcessLookupError):
         state = _state(pid)
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
         return state not in "ZX"
     return False
 
@@ -162,22 +222,25 @@ def _state(pid: int) -> str:
 
 
 def run(weather: Weather) -> Outcome:
-    """Load with 4 workers in such weather."""
+    """Load in such weather."""
     outcome = Outcome()
     before = belongings()
-    _load(weather, outcome)
+    with tempfile.TemporaryDirectory() as folder:
+        _load(weather, folder, outcome)
     wait_until(lambda: not living_descendants(), timeout_s=2.0)
     outcome.survivors = living_descendants()
     outcome.left = tuple(now - then for now, then in zip(belongings(), before, strict=True))
     return outcome
 
 
-def _load(weather: Weather, outcome: Outcome) -> None:
+def _load(weather: Weather, folder: str, outcome: Outcome) -> None:
+    mines = Mines(folder, weather.batches * BATCH_SIZE, weather.epochs, weather.exits)
     loader = DataLoader(
-        SleepyNoise(weather.batches),
+        SleepyNoise(weather.batches, mines),
         batch_size=BATCH_SIZE,
         shuffle=True,
-        num_workers=4,
+        num_workers=weather.num_workers,
+        in_order=weather.in_order,
         persistent_workers=weather.persistent,
         multiprocessing_context=weather.start_method,
         seed=1,
@@ -187,25 +250,28 @@ def _load(weather: Weather, outcome: Outcome) -> None:
     with loader:
         start_s = time.perf_counter()
         for epoch in range(weather.epochs):
-            with Killer(loader, weather.kills, weather.batches, seed=epoch) as killer:
-                _digest_epoch(loader, digest, killer)
+            mines.lay(epoch)
+            with Killer(loader, weather.kills, weather.batches, epoch, weather.signals) as killer:
+                batches = _digest_batches(loader, killer)
+            digest.update(b"".join(batches if weather.in_order else sorted(batches)))
             outcome.killed.append(killer.killed)
         outcome.duration_s = time.perf_counter() - start_s
     outcome.digest = digest.hexdigest()
     outcome.reports = loader.reports
 
 
-def _digest_epoch(loader: DataLoader, digest: Any, killer: Killer) -> None:
+def _digest_batches(loader: DataLoader, killer: Killer) -> list[bytes]:
+    """Return the digest of each batch of an epoch."""
+    digests = []
     for number, batch in enumerate(loader):
         killer.note(number)
-        for part in batch:
-            digest.update(np.asarray(part).data)
+        digests.append(hashlib.sha256(b"".join(np.asarray(part).data for part in batch)).digest())
+    return digests
 
 
-def calm_and_storm(start_method: str, *, persistent: bool, **sizes: int) -> tuple[Outcome, Outcome]:
-    """Run the same epochs undisturbed, and then with ``kills``."""
-    rough = Weather(start_method, persistent, **sizes)
-    return run(replace(rough, kills=0)), run(rough)
+def calm_and_storm(rough: Weather) -> tuple[Outcome, Outcome]:
+    """Run the same epochs undisturbed, and then in ``rough`` weather."""
+    return run(rough.calm), run(rough)
 
 
 def quantile(ordered: list[float], share: float) -> float:
@@ -216,12 +282,35 @@ def quantile(ordered: list[float], share: float) -> float:
 # ---- figures -------------------------------------------------------------------------------------
 
 
-def figures(start_method: str, persistent: bool) -> Iterator[str]:
-    """Run the full storm; give its figures, a line each."""
-    calm, storm = calm_and_storm(start_method, persistent=persistent, kills=110)
-    kind = "persistent workers" if persistent else "new workers each epoch"
-    per_epoch = ", ".join(str(len(killed)) for killed in storm.killed)
-    yield f"{start_method}, {kind}: {storm.kills} kills ({per_epoch} by epoch)"
+FULL = tuple(
+    Weather(start_method, persistent, kills=110)
+    for start_method, persistent in product(("fork", "forkserver"), (True, False))
+)
+# Each number of workers with both start methods. The half with an odd number under "fork" and an even one
+# under "forkserver" has each combination of start method, persistent or not, and in order or not.
+MIXED_STORMS = tuple(
+    Weather(
+        start_method,
+        persistent=bool(num_workers & 4) == (start_method == "fork"),
+        batches=400,
+        kills=24,
+        signals=MIXED,
+        exits=6,
+        num_workers=num_workers,
+        in_order=not num_workers & 2,
+    )
+    for num_workers, start_method in product(range(1, 9), ("fork", "forkserver"))
+)
+
+
+def figures(rough: Weather) -> Iterator[str]:
+    """Run a storm; give its figures, a line each."""
+    calm, storm = calm_and_storm(rough)
+    kind = "persistent workers" if rough.persistent else "new workers each epoch"
+    order = "in order" if rough.in_order else "in any order"
+    signals = Counter(signal.Signals(number).name for killed in storm.killed for number in killed.values())
+    causes = ", ".join(f"{count} {name}" for name, count in sorted(signals.items()))
+    yield f"{rough.start_method}, {rough.num_workers} {kind}, {order}: {causes}, {storm.exits} os._exit"
     yield f"  digest {'equal' if storm.digest == calm.digest else 'DIFFERENT'}"
     ratio = storm.duration_s / calm.duration_s
     yield f"  {storm.duration_s:.2f} s; undisturbed {calm.duration_s:.2f} s; ratio {ratio:.2f}"
@@ -234,8 +323,8 @@ def figures(start_method: str, persistent: bool) -> Iterator[str]:
 def main() -> None:
     """Print the figures."""
     logging.getLogger("supervisor").setLevel(logging.ERROR)
-    for start_method, persistent in product(("fork", "forkserver"), (True, False)):
-        for line in figures(start_method, persistent):
+    for weather in (*FULL, *MIXED_STORMS):
+        for line in figures(weather):
             print(line, flush=True)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dataloader import ExitReason
 from tests.chaos import storm
-from tests.chaos.storm import Outcome
+from tests.chaos.storm import EXIT_CODE, MIXED_STORMS, Outcome, Weather
 
 LOADERS = [("fork", True), ("fork", False), ("forkserver", True), ("forkserver", False)]
+HALF_OF_MIXED_STORMS = [
+    weather for weather in MIXED_STORMS if (weather.num_workers % 2 == 1) == (weather.start_method == "fork")
+]
 # `python -m tests.chaos.storm` tells how long a storm takes on a quiet machine: at most 1.5 times as long.
 # Here others may use the cores as well, and a replacement takes more of them than a sleeping sample does: the
 # bound only says that nothing waits for a time out.
@@ -25,27 +30,42 @@ def assert_survived(calm: Outcome, rough: Outcome) -> None:
 
 def assert_every_end_is_reported_once(outcome: Outcome) -> None:
     reported = [report.pid for report in outcome.reports]
-    killed = {pid for epoch in outcome.killed for pid in epoch}
+    killed = {pid: number for epoch in outcome.killed for pid, number in epoch.items()}
     assert sorted(reported) == sorted(set(reported))
-    assert killed <= set(reported)
+    assert killed.keys() <= set(reported)
     for report in outcome.reports:
-        if report.pid in killed:  # between epochs a kill can hit one that is being stopped
-            assert report.signal == 9
+        if report.exit_code == EXIT_CODE:
+            assert report.reason is ExitReason.EXITED
+        elif report.pid in killed:  # between epochs a kill can hit one that is being stopped
+            assert report.signal == killed[report.pid]
         else:
             assert report.reason is ExitReason.CLOSED
 
 
 @pytest.mark.parametrize(("start_method", "persistent"), LOADERS)
 def test_a_storm_changes_no_byte_and_leaves_nothing(start_method: str, persistent: bool) -> None:
-    calm, rough = storm.calm_and_storm(start_method, persistent=persistent, epochs=2, batches=120, kills=10)
+    calm, rough = storm.calm_and_storm(Weather(start_method, persistent, epochs=2, batches=120, kills=10))
     assert all(len(killed) >= 9 for killed in rough.killed)  # the last may find nobody left to kill
+    assert_survived(calm, rough)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "weather",
+    HALF_OF_MIXED_STORMS,
+    ids=[f"{weather.start_method}, {weather.num_workers} workers" for weather in HALF_OF_MIXED_STORMS],
+)
+def test_a_storm_of_mixed_causes_changes_no_byte_and_leaves_nothing(weather: Weather) -> None:
+    calm, rough = storm.calm_and_storm(replace(weather, epochs=2, batches=100, kills=9, exits=3))
+    assert all(len(killed) >= 8 for killed in rough.killed)
+    assert rough.exits == 2 * 3
     assert_survived(calm, rough)
 
 
 @pytest.mark.slow  # two of four; `python -m tests.chaos.storm` runs them all
 @pytest.mark.parametrize(("start_method", "persistent"), [("fork", True), ("forkserver", False)])
 def test_the_full_storm(start_method: str, persistent: bool) -> None:
-    calm, rough = storm.calm_and_storm(start_method, persistent=persistent, kills=110)
+    calm, rough = storm.calm_and_storm(Weather(start_method, persistent, kills=110))
     assert all(len(killed) >= 100 for killed in rough.killed)
     assert_survived(calm, rough)
     assert rough.duration_s < MAX_RATIO * calm.duration_s

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from supervisor import child
 from supervisor.child import OOM_SCORE_RAISE, WorkerContext
 from supervisor.pool import WorkerPool
+from supervisor.report import ExitReason
 from tests.forks import in_child
 from tests.processes import open_descriptors
 from tests.supervisor.toys import START_METHODS, answer, ask, oom_score, supervisor_pid
@@ -141,6 +143,18 @@ def test_a_worker_writes_out_what_it_printed(end: str, code: int, start_method: 
     assert outcome.stdout.endswith(f"{code}\n")
     assert "exit handlers ran" not in outcome.stderr
     assert ("why" in outcome.stderr) == ("why" in end)
+
+
+def test_an_exception_at_the_very_end_is_no_exit_with_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ValueError("at the very end")
+
+    monkeypatch.setattr(child, "_wind_up", fail)
+    with WorkerPool(1, start_method="fork") as pool:
+        pool.start(answer)
+    (report,) = pool.reports
+    assert (report.reason, report.exit_code) == (ExitReason.EXCEPTION, 1)
+    assert "at the very end" in report.traceback
 
 
 def test_a_context_is_plain_data() -> None:
