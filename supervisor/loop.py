@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from supervisor import child, exceptions, launch
 from supervisor.channel import Channel, close_all, opened
 from supervisor.linux import open_pidfd
+from supervisor.memory import rss_bytes
 from supervisor.messages import (
     Check,
     Checked,
@@ -45,13 +46,16 @@ from supervisor.messages import (
     Started,
     Stop,
     Stopped,
+    Warned,
     decode,
     encode,
 )
+from supervisor.oom import OomWatch, what_would_help
+from supervisor.own_cgroups import OwnCgroups
 from supervisor.page import PageFile
 from supervisor.payload import Payload
 from supervisor.policy import RestartWindow
-from supervisor.report import ExitReason, ExitReport
+from supervisor.report import ExitReason, ExitReport, MemoryFacts
 from supervisor.stopping import OrderedStop
 from supervisor.surroundings import Surroundings
 from supervisor.worker import Remains, Worker
@@ -110,6 +114,9 @@ class Supervisor:
         self._last_command = 0
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._next_reading_s = 0.0
+        self._oom = OomWatch()
+        wants_own = settings.policy is not None and settings.policy.own_cgroups
+        self._own_cgroups = OwnCgroups(wants_own, lambda text: self._say(Warned(text)))
         self._ready_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Ignored, as a consumer may have it and we inherit it, it would have the kernel reap our workers.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -136,6 +143,7 @@ class Supervisor:
             self._answer_check()
             self._flush()
             self._read_memory()
+        self._own_cgroups.close()
         return None
 
     # ---- waiting ---------------------------------------------------------------------------------
@@ -168,6 +176,7 @@ class Supervisor:
     def _kill_everything(self) -> None:
         for worker in self._workers.values():
             worker.signal_group(signal.SIGKILL)
+        self._own_cgroups.close()
 
     # ---- commands --------------------------------------------------------------------------------
 
@@ -211,6 +220,8 @@ class Supervisor:
         self._someone_was_ready = self._gave_up = False
         if self._settings.policy is not None:
             self._window = RestartWindow(self._settings.policy)
+        self._oom.look_around()
+        self._own_cgroups.settle_in(self._oom.group)
         for worker in range(start.workers):
             self._make_worker(worker, restarts=0)
 
@@ -240,11 +251,14 @@ class Supervisor:
         page = self._pages.page(worker)
         page.reset()
         handles = child.Handles(theirs.fileno(), self._pages.fd, remains.stack, remains.words, self._ready_fd)
-        birth = child.Birth(worker, self._num_workers, os.getpid(), handles)
+        cgroup = self._own_cgroups.make()
+        folder = None if cgroup is None else str(cgroup.folder)
+        birth = child.Birth(worker, self._num_workers, os.getpid(), handles, folder)
         pid = self._give_birth(birth, ours)
         theirs.close()
         made = self._workers[pid] = Worker(worker, pid, restarts, page, remains)
-        made.replaces_death_s = death_s
+        made.replaces_death_s, made.cgroup = death_s, cgroup
+        self._oom.admit(pid, cgroup)
         pidfd = [] if made.pidfd is None else [os.dup(made.pidfd)]
         self._say(Started(worker, pid, restarts), [ours.socket.detach(), *pidfd])
 
@@ -271,14 +285,43 @@ class Supervisor:
         unsent = [fd for _, descriptors in self._outbox for fd in descriptors]
         siblings = [fd for worker in self._workers.values() for fd in worker.descriptors()]
         watched = [fd for fd in (self._consumer_fd, self._lifeline_fd) if fd is not None]
-        return [self._control.socket.detach(), *watched, *self._sigchld_fds, *unsent, *siblings]
+        own = [*self._sigchld_fds, *self._oom.descriptors()]
+        return [self._control.socket.detach(), *watched, *own, *unsent, *siblings]
 
     def _reap(self) -> None:
-        for worker in [worker for worker in self._workers.values() if worker.has_exited()]:
-            report, exception = worker.reap(asked=self._stop is not None)
-            del self._workers[worker.pid]
-            gave_up = self._decide_on(report, worker) if report.is_death and self._stop is None else None
-            self._say(Died(report, exception, gave_up))
+        ended = [worker for worker in self._workers.values() if worker.has_exited()]
+        for worker in ended:
+            worker.collect()
+        peaks = {worker.pid: worker.peak_bytes for worker in ended}
+        killed = [worker.pid for worker in ended if worker.was_killed and self._stop is None]
+        facts = self._oom.explain(peaks, killed)
+        for worker in ended:
+            self._take_leave(worker, facts[worker.pid])
+
+    def _take_leave(self, worker: Worker, memory: MemoryFacts) -> None:
+        report, exception = worker.reap(asked=self._stop is not None, memory=memory)
+        if report.reason is ExitReason.OOM_KILLED:
+            report.advice = self._advice(memory)
+        del self._workers[worker.pid]
+        self._own_cgroups.leave(worker.cgroup)
+        is_unasked = report.is_death and self._stop is None
+        retired = is_unasked and self._shrinks_after(report)
+        gave_up = self._decide_on(report, worker) if is_unasked and not retired else None
+        self._say(Died(report, exception, gave_up, retired))
+
+    def _advice(self, memory: MemoryFacts) -> str:
+        """Say what would help against OOM kills. What a fork inherits costs nothing more."""
+        ours_bytes, consumer_bytes = rss_bytes(os.getpid()), rss_bytes(self._settings.consumer_pid)
+        inherited_bytes = 0 if self._settings.start_method == "spawn" else ours_bytes
+        other_bytes = consumer_bytes + (0 if self._settings.start_method == "fork" else ours_bytes)
+        worker_bytes = max(0, memory.peak_bytes - inherited_bytes)
+        return what_would_help(memory, len(self._workers) + len(self._restarts), worker_bytes, other_bytes)
+
+    def _shrinks_after(self, report: ExitReport) -> bool:
+        """Whether the others go on without a replacement: never without any of them."""
+        shrinks = self._settings.policy is not None and self._settings.policy.shrink_on_oom
+        others = len(self._workers) + len(self._restarts)
+        return shrinks and report.reason is ExitReason.OOM_KILLED and others > 0 and not self._gave_up
 
     def _decide_on(self, report: ExitReport, worker: Worker) -> str | None:
         """Replace a dead worker, now or later, or give up and return why."""
@@ -301,7 +344,7 @@ class Supervisor:
             return "Its start-up failed."
         # A kill from outside says nothing of the start-up: it counts in the window alone.
         fails = during_startup and report.reason is not ExitReason.KILLED
-        delay_s = self._window.allow(now, during_startup=fails)
+        delay_s = self._window.allow(now, during_startup=fails, reason=report.reason.value)
         return self._window.why_exhausted() if delay_s is None else delay_s
 
     def _give_up(self) -> bool:
@@ -336,6 +379,7 @@ class Supervisor:
         for worker in self._workers.values():
             if worker.page.ready_s and not worker.announced:
                 worker.announced = self._someone_was_ready = True
+                self._own_cgroups.check(worker.cgroup)
                 if self._window is not None:
                     self._window.startup_succeeded()
                 death_s = worker.replaces_death_s
@@ -353,8 +397,11 @@ class Supervisor:
         if now < self._next_reading_s:
             return
         self._next_reading_s = now + self._settings.reading_interval_s
+        self._oom.read()
         for worker in self._workers.values():
-            worker.read_memory(now)
+            if worker.read_memory(now):
+                self._oom.seen_alive(worker.pid)
+        self._own_cgroups.sweep()
 
     # ---- stopping --------------------------------------------------------------------------------
 

@@ -21,15 +21,16 @@ class MemoryLog:
         self._process: psutil.Process | None = None  # made when it is first wanted: many die before
         self._readings: deque[tuple[float, int]] = deque(maxlen=KEPT_READINGS)
 
-    def read(self, now: float) -> None:
-        """Take a reading at ``now`` (seconds), unless the process has gone."""
+    def read(self, now: float) -> bool:
+        """Take a reading at ``now`` (seconds), unless the process has gone; return whether it has not."""
         try:
             self._process = self._process or psutil.Process(self._pid)
             resident_bytes = self._process.memory_info().rss
         except psutil.Error:
-            return
+            return False
         if resident_bytes:  # a process that has ended and is not reaped yet has none
             self._readings.append((now, resident_bytes))
+        return resident_bytes > 0
 
     def before(self, end_s: float) -> list[tuple[float, int]]:
         """Return (seconds before ``end_s``, RSS in bytes) of each reading kept."""

@@ -115,9 +115,9 @@ def test_the_end_of_a_supervisor_has_a_report_too() -> None:
     assert (own.worker, own.pid, own.signal, own.reason) == (-1, 4711, signal.SIGKILL, ExitReason.KILLED)
     assert "this was the supervisor process" in own.evidence
     assert supervisor_report(4711, exited(0)).reason is ExitReason.EXITED
-    first, second = str(own).splitlines()
+    first, *others = str(own).splitlines()
     assert first == "the supervisor (pid 4711) is killed by signal: Killed."
-    assert second.startswith("  reason:     killed (unknown: this was the supervisor process; ")
+    assert others[0].startswith("  reason:     killed (unknown: this was the supervisor process; ")
 
 
 def test_a_report_is_ready_for_json() -> None:
