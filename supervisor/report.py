@@ -289,7 +289,7 @@ class ExitReport:
         if self.batch is not None:
             doing += f", batch {self.batch}"
         if self.sample is not None:
-            doing += f", sample {_shortened(repr(self.sample))}"
+            doing += f", sample {_name(self.sample)}"
         return doing
 
     def __str__(self) -> str:
@@ -339,14 +339,26 @@ def _entry(name: str, text: str) -> list[str]:
 
 def _text(name: str, text: str) -> list[str]:
     """Return a text of many lines, without its middle where there are too many."""
-    lines = ["    " + line for line in text.rstrip().splitlines()]
+    lines = ["    " + part for line in text.rstrip().splitlines() for part in _folded(line)]
     if len(lines) > MAX_TEXT_LINES:
         half = MAX_TEXT_LINES // 2
         lines[half:-half] = [f"    ... {len(lines) - 2 * half} lines ..."]
     return [f"  {name}:", *lines] if lines else []
 
 
-def _shortened(text: str) -> str:
+def _folded(line: str) -> list[str]:
+    """Return a line in parts that fit the terminal. What is longer than three such parts loses its rest."""
+    width = WIDTH - 4
+    parts = [line[start : start + width] for start in range(0, len(line), width)] or [""]
+    return parts if len(parts) <= 3 else [*parts[:2], parts[2][:-3] + "..."]
+
+
+def _name(index: Any) -> str:
+    """Return the repr of an index, without its middle where it is long."""
+    try:
+        text = repr(index)
+    except Exception:
+        text = object.__repr__(index)
     return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME // 2]}...{text[-MAX_NAME // 2 :]}"
 
 
@@ -355,7 +367,7 @@ def _plain(index: Any) -> Any:
     try:
         return operator.index(index) if not isinstance(index, bool) else index
     except Exception:
-        return index if _is_plain(index) else _shortened(repr(index))
+        return index if _is_plain(index) else _name(index)
 
 
 def _is_plain(index: Any) -> bool:

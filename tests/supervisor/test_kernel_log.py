@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import kernel_log
 from supervisor.kernel_log import MACHINES_PIDS, KernelLog, victim_of
 
 KILLED = "3,417,30104241173,-;Memory cgroup out of memory: Killed process {} (python) total-vm:115052kB\n"
@@ -67,10 +66,14 @@ def test_silence_means_nothing_once_records_were_lost(
     log_file: Path, machines: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = KernelLog(log_file, machines)
-    answers = iter([OSError(errno.EPIPE, "overrun"), KILLED.format(4711).encode(), OSError(errno.EAGAIN, "")])
+    answers: list[OSError | bytes] = [
+        OSError(errno.EPIPE, "overrun"),
+        KILLED.format(4711).encode(),
+        OSError(errno.EAGAIN, "no more"),
+    ]
 
     def read(fd: int, count: int) -> bytes:
-        answer = next(answers)
+        answer = answers.pop(0)
         if isinstance(answer, OSError):
             raise answer
         return answer
@@ -100,6 +103,6 @@ def test_nothing_is_known_without_permission(
 
     (tmp_path / "kmsg").touch()
     with monkeypatch.context() as patch:
-        patch.setattr(kernel_log.os, "read", refuse)
+        patch.setattr(os, "read", refuse)
         log = KernelLog(tmp_path / "kmsg", machines)
     assert log.names(12, 0) is None
