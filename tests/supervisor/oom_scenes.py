@@ -15,14 +15,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from dataloader import DataLoader, ExitReport
 from supervisor import kernel_log
 from supervisor.channel import Channel
 from supervisor.child import WorkerContext
 from supervisor.memory_cgroup import join
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
+from tests.datasets import first_time
 from tests.supervisor.toys import EAGER, await_reports, end_worker, supervisor_pid
 
 EAT = "kept = [b'x' * (1 << 20) for _ in iter(int, 1)]"
@@ -104,6 +107,43 @@ def shrinking(pool: WorkerPool) -> None:
     assert sorted(pool.workers) == [0]
 
 
+class Hungry:
+    """Numbers; whoever loads the 21st first eats all memory."""
+
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> int:
+        if index == 21 and first_time(self.flag):
+            exec(EAT)
+        return index
+
+
+def load(folder: str) -> list[ExitReport]:
+    """A loader goes on with one worker fewer, in later epochs too."""
+    join(folder)
+    expected = [list(range(start, start + 4)) for start in range(0, 60, 4)]
+    with (
+        TemporaryDirectory() as flags,
+        DataLoader(
+            Hungry(Path(flags, "eaten")),
+            batch_size=4,
+            num_workers=2,
+            multiprocessing_context="fork",
+            restart=RestartPolicy(shrink_on_oom=True),
+        ) as loader,
+    ):
+        for _ in range(2):
+            assert [batch.tolist() for batch in loader] == expected
+        iterator = iter(loader)
+        assert [worker.id for worker in loader.workers()] == [0]
+        assert [batch.tolist() for batch in iterator] == expected
+        return [report for report in loader.reports if report.is_death]
+
+
 POLICIES = {
     "shrinking": RestartPolicy(shrink_on_oom=True),
     "eaten_in_a_group_of_its_own": RestartPolicy(own_cgroups=True),
@@ -111,6 +151,8 @@ POLICIES = {
 
 
 def play(scene: str, folder: str) -> list[dict[str, Any]]:
+    if scene == "load":
+        return [report.to_dict() for report in load(folder)]
     join(folder)
     with WorkerPool(2, start_method="fork", policy=POLICIES.get(scene, EAGER)) as pool:
         pool.start(serve)

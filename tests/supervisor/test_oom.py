@@ -14,9 +14,13 @@ import pytest
 from supervisor import oom
 from supervisor.memory_cgroup import V2, MemoryCgroup
 from supervisor.oom import OomWatch, is_dying, what_would_help
+from supervisor.policy import RestartPolicy
+from supervisor.pool import WorkerPool
 from supervisor.report import MemoryFacts
 from tests.cgroups import limited_cgroup, require_kernel_log
 from tests.forks import fork
+from tests.supervisor.toys import end_worker
+from tests.supervisor.toys import serve as echo
 
 LIMIT_BYTES = 64 << 20
 EATER_BYTES = 55 << 20  # at least, at its peak
@@ -94,6 +98,27 @@ def test_the_pool_goes_on_with_one_worker_fewer_where_asked_to() -> None:
     assert [death["reason"] for death in deaths] == ["oom_killed", "oom_killed"]
     assert [death["replaced_s"] is None for death in deaths] == [True, False]
     assert "worker 0 is not replaced after an OOM kill (shrink_on_oom=True): 1 of 2 workers go on" in log
+
+
+def test_a_loader_goes_on_with_one_worker_fewer_and_loses_nothing() -> None:
+    deaths, log = play("load")
+    assert [(death["reason"], death["sample"], death["replaced_s"]) for death in deaths] == [
+        ("oom_killed", 21, None)
+    ]
+    assert "is not replaced after an OOM kill" in log
+
+
+def test_where_no_cgroups_can_be_made_the_pool_goes_on_without_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(oom, "find", lambda pid: None)
+    with WorkerPool(2, start_method="fork", policy=RestartPolicy(own_cgroups=True)) as pool:
+        pool.start(echo)
+        end_worker(pool, 0, b"exit 3")
+        pool.check()
+    assert [record.levelname for record in caplog.records if "own_cgroups=True" in record.message] == [
+        "WARNING"
+    ]
 
 
 # ---- counters, without the kernel's help ---------------------------------------------------------
