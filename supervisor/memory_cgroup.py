@@ -143,12 +143,12 @@ class MemoryCgroup:
             with contextlib.suppress(OSError):
                 _join(other.folder, pid)
 
-    def remove_stale(self) -> None:
-        """Remove the groups of workers whose supervisor was killed before it could."""
+    def stale_children(self) -> list[MemoryCgroup]:
+        """Return the groups of workers whose supervisor was killed before it could remove them."""
         place = self.place_for_children()
-        for folder in [] if place is None else place.glob(f"{NAME}.*.*"):
-            if not (PROC / folder.name.split(".")[1]).exists():
-                MemoryCgroup(folder, self.top, self.files).remove()
+        folders = [] if place is None else place.glob(f"{NAME}.*.*")
+        stale = [folder for folder in folders if not (PROC / folder.name.split(".")[1]).exists()]
+        return [MemoryCgroup(folder, self.top, self.files) for folder in stale]
 
 
 def join(folder: str) -> None:

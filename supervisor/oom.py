@@ -82,7 +82,11 @@ class Patient:
 
 
 class OomWatch:
-    """The memory of one supervisor's workers, who share a group or have one each."""
+    """The memory of one supervisor's workers, who share a group or have one each.
+
+    Attributes:
+        group: the one that the supervisor is in, and all workers without their own; None: not known.
+    """
 
     def __init__(self) -> None:
         self._log = KernelLog()
@@ -90,13 +94,16 @@ class OomWatch:
         self._unexplained: deque[tuple[int, int]] = deque(maxlen=MAX_UNEXPLAINED)  # peak, count at the death
         self._available_bytes: deque[int] = deque(maxlen=2)
         self._used_bytes: int | None = None
-        self.look_around()
+        self._settle(None)
 
     def look_around(self) -> None:
-        """Find out which group we are in, and our workers will be."""
-        self.group = find(os.getpid())
-        self._tightest = None if self.group is None else self.group.tightest()
-        self._shared = Kills(self.group)
+        """Find out which group we are in, and our workers will be: before the first is made."""
+        self._settle(find(os.getpid()))
+
+    def _settle(self, group: MemoryCgroup | None) -> None:
+        self.group = group
+        self._tightest = None if group is None else group.tightest()
+        self._shared = Kills(group)
         self._count = self._shared.count()
 
     def descriptors(self) -> list[int]:

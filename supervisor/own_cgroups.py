@@ -39,7 +39,8 @@ class OwnCgroups:
         """Make the groups in or beside ``around``, the supervisor's own, from now on."""
         self._around = around
         if self._wanted and around is not None:
-            around.remove_stale()
+            self._leaving += around.stale_children()
+            self.sweep()
 
     def make(self) -> MemoryCgroup | None:
         """Return a new group, or None where none is wanted or can be had."""

@@ -26,6 +26,7 @@ SUPERVISOR = -1  # in place of a worker's id
 NOT_OURS = "the supervisor did not send SIGKILL; who did is not known"
 NEAR_LIMIT = 0.9  # of the cgroup's limit
 HOST_FULL = 0.05  # of the machine's memory: the kernel kills at less, but a reading is up to 0.25 s old
+HOST_FULL_BYTES = 2 << 30  # whatever the machine has
 
 WIDTH = 100
 MAX_TEXT_LINES = 60  # of a traceback or of stderr, in str()
@@ -92,7 +93,8 @@ class MemoryFacts:
 
     @property
     def host_was_full(self) -> bool:
-        return self.available_bytes is not None and self.available_bytes <= HOST_FULL * self.total_bytes
+        full_bytes = min(HOST_FULL * self.total_bytes, HOST_FULL_BYTES)
+        return self.available_bytes is not None and self.available_bytes <= full_bytes
 
 
 @dataclass(frozen=True)

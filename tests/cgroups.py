@@ -20,7 +20,8 @@ def limited_cgroup(limit_bytes: int) -> Iterator[Path]:
     around = find(os.getpid())
     if around is None:
         pytest.skip("which memory cgroup this process is in cannot be told")
-    around.remove_stale()
+    for stale in around.stale_children():
+        stale.remove()
     try:
         group = around.make_child(0)
     except OSError as error:

@@ -94,6 +94,11 @@ class Held:
         os.kill(self.pid, signal.SIGCONT)
 
 
+def orphaned(pool: WorkerPool) -> None:
+    """The consumer is killed; whoever waits for us then finds the supervisor's groups removed."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def shrinking(pool: WorkerPool) -> None:
     """Of two workers the first is not replaced, the second is; the next run has one from the start."""
     end_worker(pool, 0, b"eat")
@@ -147,6 +152,7 @@ def load(folder: str) -> list[ExitReport]:
 POLICIES = {
     "shrinking": RestartPolicy(shrink_on_oom=True),
     "eaten_in_a_group_of_its_own": RestartPolicy(own_cgroups=True),
+    "orphaned": RestartPolicy(own_cgroups=True),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from supervisor.pool import WorkerPool
 from supervisor.report import MemoryFacts
 from tests.cgroups import limited_cgroup, require_kernel_log
 from tests.forks import fork
+from tests.processes import wait_until
 from tests.supervisor.toys import end_worker
 from tests.supervisor.toys import serve as echo
 
@@ -108,6 +110,14 @@ def test_a_loader_goes_on_with_one_worker_fewer_and_loses_nothing() -> None:
     assert "is not replaced after an OOM kill" in log
 
 
+def test_the_groups_of_workers_are_gone_soon_after_the_consumer_is() -> None:
+    with limited_cgroup(LIMIT_BYTES) as folder:
+        command = [sys.executable, "-m", "tests.supervisor.oom_scenes", "orphaned", str(folder)]
+        done = subprocess.run(command, capture_output=True, timeout=60)
+        assert done.returncode == -signal.SIGKILL
+        assert wait_until(lambda: not list(folder.glob("supervised-worker.*")), timeout_s=1.0)
+
+
 def test_where_no_cgroups_can_be_made_the_pool_goes_on_without_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,6 +147,7 @@ class Watched:
         monkeypatch.setattr("supervisor.kernel_log._open", lambda log: None)
         self.dead_but_unreaped: set[int] = set()
         self.watch = OomWatch()
+        self.watch.look_around()
         for pid in (1, 2):
             self.watch.admit(pid)
 

@@ -83,6 +83,7 @@ def test_every_end_has_one_reason(
         (MemoryFacts(peak_bytes=50, limit_bytes=100, used_bytes=100), KILLED, "unknown"),
         (MemoryFacts(available_bytes=1, total_bytes=100), OOM, "likely"),
         (MemoryFacts(available_bytes=50, total_bytes=100), KILLED, "unknown"),
+        (MemoryFacts(available_bytes=3 << 30, total_bytes=1 << 40), KILLED, "unknown"),
         (MemoryFacts(alone=True), KILLED, "unknown"),
         (MemoryFacts(), KILLED, "unknown"),
     ],
