@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -52,6 +53,14 @@ class Kills:
         return [number for number in range(after + 1, now + 1) if number not in self.claimed]
 
 
+class Reading(NamedTuple):
+    """What there was to read while a worker was alive and well. None: not known."""
+
+    kills: int | None  # counted by its group
+    used_bytes: int | None = None  # under the least limit around us
+    available_bytes: int | None = None  # on the machine
+
+
 class Patient:
     """One worker, as far as memory goes.
 
@@ -67,18 +76,29 @@ class Patient:
         self.kills = kills
         self.has_own = self.is_alone = has_own
         self.gaps_before = gaps_before
-        self._counts = deque([kills.count()], maxlen=2)
+        self._readings = deque([Reading(kills.count())], maxlen=2)
 
-    def seen_alive(self, count: int | None) -> None:
-        """Note that it was alive and well while its group had counted ``count`` kills."""
-        self._counts.append(count)
+    def seen_alive(self, reading: Reading) -> None:
+        """Note that it was alive and well at this reading of the group that workers share."""
         if self.has_own:
+            reading = reading._replace(kills=self.kills.count())
             self.is_alone = self.kills.holds_only(self.pid)
+        self._readings.append(reading)
 
     @property
     def kills_before(self) -> int | None:
         """How many had been counted when it had certainly not been killed yet."""
-        return self._counts[0]
+        return self._readings[0].kills
+
+    @property
+    def used_bytes(self) -> int | None:
+        return self._readings[-1].used_bytes
+
+    @property
+    def available_bytes(self) -> int | None:
+        """The least at its last readings."""
+        known = [reading.available_bytes for reading in self._readings if reading.available_bytes is not None]
+        return min(known, default=None)
 
 
 class OomWatch:
@@ -92,8 +112,6 @@ class OomWatch:
         self._log = KernelLog()
         self._patients: dict[int, Patient] = {}
         self._unexplained: deque[tuple[int, int]] = deque(maxlen=MAX_UNEXPLAINED)  # peak, count at the death
-        self._available_bytes: deque[int] = deque(maxlen=2)
-        self._used_bytes: int | None = None
         self._settle(None)
 
     def look_around(self) -> None:
@@ -104,7 +122,7 @@ class OomWatch:
         self.group = group
         self._tightest = None if group is None else group.tightest()
         self._shared = Kills(group)
-        self._count = self._shared.count()
+        self._reading = Reading(None)
 
     def descriptors(self) -> list[int]:
         """All that a worker must not inherit."""
@@ -113,9 +131,8 @@ class OomWatch:
     def read(self) -> None:
         """Take a reading."""
         self._log.read()
-        self._count = self._shared.count()
-        self._used_bytes = None if self._tightest is None else self._tightest.used_bytes()
-        self._available_bytes.append(psutil.virtual_memory().available)
+        used_bytes = None if self._tightest is None else self._tightest.used_bytes()
+        self._reading = Reading(self._shared.count(), used_bytes, psutil.virtual_memory().available)
 
     def admit(self, pid: int, own: MemoryCgroup | None = None) -> None:
         """Look after a new worker; ``own``: a group that it alone is in."""
@@ -126,8 +143,7 @@ class OomWatch:
 
     def seen_alive(self, pid: int) -> None:
         """Note that a worker was alive and well at this reading."""
-        patient = self._patients[pid]
-        patient.seen_alive(patient.kills.count() if patient.has_own else self._count)
+        self._patients[pid].seen_alive(self._reading)
 
     def explain(self, ended: dict[int, int], killed: Collection[int]) -> dict[int, MemoryFacts]:
         """Return the facts about workers that were found dead together, by pid.
@@ -137,7 +153,7 @@ class OomWatch:
             killed: those that SIGKILL ended and not we.
         """
         patients = {pid: self._patients.pop(pid) for pid in ended}
-        facts = {pid: self._surroundings(ended[pid]) for pid in ended}
+        facts = {pid: self._surroundings(patients[pid], ended[pid]) for pid in ended}
         if killed:
             self._log.read()
         dying = sum(map(is_dying, self._patients)) if killed else 0
@@ -145,12 +161,12 @@ class OomWatch:
             facts[pid] = self._explain(patients[pid], facts[pid], dying)
         return facts
 
-    def _surroundings(self, peak_bytes: int) -> MemoryFacts:
+    def _surroundings(self, patient: Patient, peak_bytes: int) -> MemoryFacts:
         return MemoryFacts(
             peak_bytes=peak_bytes,
             limit_bytes=None if self._tightest is None else self._tightest.limit_bytes(),
-            used_bytes=self._used_bytes,
-            available_bytes=min(self._available_bytes, default=None),
+            used_bytes=patient.used_bytes,
+            available_bytes=patient.available_bytes,
             total_bytes=psutil.virtual_memory().total,
         )
 

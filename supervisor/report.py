@@ -73,8 +73,8 @@ class MemoryFacts:
         alone: no other process was in its cgroup.
         peak_bytes: the most memory that it ever had resident.
         limit_bytes: the least limit of its cgroup and of those around it; None: there is none, too.
-        used_bytes: what was charged under that limit at the last reading.
-        available_bytes: what the machine had left at the last readings.
+        used_bytes: what was charged under that limit at its last reading.
+        available_bytes: what the machine had left at its last two readings, the less.
         total_bytes: what the machine has.
     """
 
@@ -211,9 +211,9 @@ class ExitReport:
         stderr: what it last wrote to stderr. Not there yet: always "".
         readings: its last memory readings: (seconds before its end, RSS in bytes).
         peak_rss_bytes: the most memory that it ever had resident.
-        host_available_bytes: what the machine had left at the last reading, or None.
+        host_available_bytes: what the machine had left at its last readings, or None.
         cgroup_limit_bytes: the least memory limit of its cgroup and of those around it, or None.
-        cgroup_used_bytes: what was charged under that limit at the last reading, or None.
+        cgroup_used_bytes: what was charged under that limit at its last reading, or None.
         advice: what would help, after an OOM kill; else "".
         evidence: the facts behind ``reason``, a sentence each.
         confidence: "proven", "likely" or "unknown".

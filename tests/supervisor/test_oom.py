@@ -141,6 +141,7 @@ class Watched:
         self._counter = folder / "memory.events.local"
         self.count(3)
         (folder / "memory.current").write_text("1000\n")
+        (folder / "memory.max").write_text("5000\n")
         group = MemoryCgroup(folder, folder, V2)
         monkeypatch.setattr(oom, "find", lambda pid: group)
         monkeypatch.setattr(oom, "is_dying", self.dying)
@@ -234,6 +235,13 @@ def test_nothing_is_claimed_for_the_smaller_that_was_found_later(watched: Watche
     watched.dead_but_unreaped.add(2)
     assert watched.kills(_1=100) == [0]
     assert watched.kills(_2=50) == [0]
+
+
+def test_the_use_is_told_as_it_was_when_the_worker_was_last_alive(watched: Watched, tmp_path: Path) -> None:
+    watched.read(1, 2)
+    (tmp_path / "memory.current").write_text("3\n")
+    watched.read(2)  # worker 1 is gone, and its memory with it
+    assert watched.watch.explain({1: 100}, [1])[1].used_bytes == 1000
 
 
 def test_without_a_counter_nothing_is_known(watched: Watched, tmp_path: Path) -> None:
