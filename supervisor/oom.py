@@ -43,8 +43,9 @@ class Kills:
     def count(self) -> int | None:
         return None if self._group is None else self._group.oom_kills()
 
-    def holds_only(self, pid: int) -> bool:
-        return self._group is not None and self._group.members() == [pid]
+    def holds_others_than(self, pid: int) -> bool:
+        members = None if self._group is None else self._group.members()
+        return members is None or not {pid}.issuperset(members)
 
     def unclaimed(self, after: int | None, now: int | None) -> list[int] | None:
         """Return which came later than number ``after`` and explain no death yet; None: not known."""
@@ -59,6 +60,7 @@ class Reading(NamedTuple):
     kills: int | None  # counted by its group
     used_bytes: int | None = None  # under the least limit around us
     available_bytes: int | None = None  # on the machine
+    alone: bool = True  # no other was in its group; it itself may not have joined yet
 
 
 class Patient:
@@ -74,16 +76,21 @@ class Patient:
     def __init__(self, pid: int, kills: Kills, has_own: bool, gaps_before: int) -> None:
         self.pid = pid
         self.kills = kills
-        self.has_own = self.is_alone = has_own
+        self.has_own = has_own
         self.gaps_before = gaps_before
         self._readings = deque([Reading(kills.count())], maxlen=2)
 
     def seen_alive(self, reading: Reading) -> None:
         """Note that it was alive and well at this reading of the group that workers share."""
         if self.has_own:
-            reading = reading._replace(kills=self.kills.count())
-            self.is_alone = self.kills.holds_only(self.pid)
+            alone = not self.kills.holds_others_than(self.pid)
+            reading = reading._replace(kills=self.kills.count(), alone=alone)
         self._readings.append(reading)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether a kill that came since can have been of no other."""
+        return self.has_own and all(reading.alone for reading in self._readings)
 
     @property
     def kills_before(self) -> int | None:

@@ -244,6 +244,22 @@ def test_the_use_is_told_as_it_was_when_the_worker_was_last_alive(watched: Watch
     assert watched.watch.explain({1: 100}, [1])[1].used_bytes == 1000
 
 
+@pytest.mark.parametrize(
+    ("members", "alone"),
+    [([""], True), (["", "7"], True), (["7"], True), (["7 8"], False), (["7 8", "7"], False)],
+)
+def test_a_group_of_its_own_proves_nothing_while_it_holds_what_the_worker_started(
+    watched: Watched, tmp_path: Path, members: list[str], alone: bool
+) -> None:
+    watched.watch.admit(7, MemoryCgroup(tmp_path, tmp_path, V2))
+    for text in members:
+        (tmp_path / "cgroup.procs").write_text(text)
+        watched.read(7)
+    watched.count(4)
+    facts = watched.watch.explain({7: 100}, [7])[7]
+    assert (facts.oom_kills, facts.alone) == (1, alone)
+
+
 def test_without_a_counter_nothing_is_known(watched: Watched, tmp_path: Path) -> None:
     (tmp_path / "memory.events.local").unlink()
     assert watched.kills(_1=100) == [None]

@@ -19,11 +19,11 @@ import pytest
 from supervisor.channel import MessageLost
 from supervisor.child import WorkerContext
 from supervisor.exceptions import WorkerTraceback
-from supervisor.messages import Died
 from supervisor.page import State
 from supervisor.payload import PayloadError
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
+from supervisor.pool_worker import PoolWorker
 from supervisor.report import ExitReason, ExitReport, WorkerDiedError
 from tests.forks import fork, in_child
 from tests.limits import descriptors_without_garbage
@@ -148,12 +148,14 @@ def test_each_death_and_each_replacement_is_one_record(
 
 
 def test_a_replacement_that_was_intended_is_told_at_a_lower_level(
-    pool: WorkerPool, caplog: pytest.LogCaptureFixture
+    pool: WorkerPool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def describe(worker: PoolWorker, report: ExitReport) -> None:
+        report.reason = ExitReason.MEMORY_LIMIT
+
     caplog.set_level(logging.INFO, "supervisor")
-    report = ExitReport(0, pool.workers[0].pid, ExitReason.MEMORY_LIMIT, exit_code=0)
-    pool._handle(Died(report, None, None), [])
-    kill_and_await_death(report.pid)
+    monkeypatch.setattr(pool, "describe", describe)
+    end_worker(pool, 0, b"exit 3")
     pool.check()
     assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
 
@@ -261,6 +263,7 @@ def test_replacements_that_fail_to_start_three_times_in_a_row_end_it(how: str, t
 MAIN = """
 import sys
 from supervisor.pool import WorkerPool
+from supervisor.pool_worker import PoolWorker
 
 class DatasetError(Exception):
     def __init__(self, path, line):
