@@ -51,7 +51,7 @@ from supervisor.messages import (
     encode,
 )
 from supervisor.oom import OomWatch, what_would_help
-from supervisor.own_cgroups import OwnCgroups
+from supervisor.own_cgroups import ORPHANED_S, OwnCgroups
 from supervisor.page import PageFile
 from supervisor.payload import Payload
 from supervisor.policy import RestartWindow
@@ -176,7 +176,7 @@ class Supervisor:
     def _kill_everything(self) -> None:
         for worker in self._workers.values():
             worker.signal_group(signal.SIGKILL)
-        self._own_cgroups.close()
+        self._own_cgroups.close(ORPHANED_S)
 
     # ---- commands --------------------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 from supervisor.memory_cgroup import MemoryCgroup
 
-CLOSE_S = 0.5
+CLOSE_S = 0.3
+ORPHANED_S = 0.9  # when the workers have been killed, and nobody waits for us
 POLL_S = 0.005
 
 
@@ -76,11 +77,11 @@ class OwnCgroups:
         """Remove what can be removed."""
         self._leaving = [group for group in self._leaving if not group.remove()]
 
-    def close(self) -> None:
-        """Remove all groups, when all workers are dead or dying. Waits for these, but not for long."""
+    def close(self, wait_s: float = CLOSE_S) -> None:
+        """Remove all groups, when all workers are dead or dying; wait for these no longer than ``wait_s``."""
         self._leaving += self._living
         self._living = []
-        end_s = time.monotonic() + CLOSE_S
+        end_s = time.monotonic() + wait_s
         self.sweep()
         while self._leaving and time.monotonic() < end_s:
             time.sleep(POLL_S)

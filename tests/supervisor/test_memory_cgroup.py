@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import own_cgroups
 from supervisor.memory_cgroup import V1, V2, MemoryCgroup, find, join
 from supervisor.own_cgroups import OwnCgroups
 from tests.cgroups import limited_cgroup
@@ -280,9 +279,8 @@ def test_what_a_killed_supervisor_left_is_removed(around: MemoryCgroup) -> None:
     assert [folder.exists() for folder in (stale, *others)] == [False, True, True]
 
 
-def test_a_process_that_is_left_is_moved_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_left_is_moved_back() -> None:
     """What a worker has started and its group's end did not end."""
-    monkeypatch.setattr(own_cgroups, "CLOSE_S", 0.0)
     with limited_cgroup(64 << 20) as folder:
         group = MemoryCgroup(folder, folder, V1 if (folder / V1.limit).exists() else V2)
         if group.place_for_children() is None:
@@ -296,7 +294,7 @@ def test_a_process_that_is_left_is_moved_back(monkeypatch: pytest.MonkeyPatch) -
         assert daemon.stdout is not None
         daemon.stdout.readline()
         assert made.members() == [daemon.pid]
-        own.close()
+        own.close(wait_s=0.0)
         assert not made.folder.exists()
         assert not is_gone(daemon.pid)
         daemon.kill()
