@@ -85,6 +85,8 @@ class Patient:
         if self.has_own:
             alone = not self.kills.holds_others_than(self.pid)
             reading = reading._replace(kills=self.kills.count(), alone=alone)
+        if reading.kills != self._readings[-1].kills and is_dying(self.pid):
+            return  # that kill may be its own, though it still has memory
         self._readings.append(reading)
 
     @property

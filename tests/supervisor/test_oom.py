@@ -202,6 +202,15 @@ def test_one_that_takes_long_to_be_gone_was_killed_all_the_same(watched: Watched
     assert watched.kills(_1=100) == [1]
 
 
+def test_one_that_has_been_sent_the_signal_is_not_alive_though_it_still_has_memory(watched: Watched) -> None:
+    watched.read(1, 2)
+    watched.count(4)
+    watched.dead_but_unreaped.add(1)
+    for _ in range(5):
+        watched.read(1, 2)
+    assert watched.kills(_1=100) == [1]
+
+
 def test_one_kill_explains_the_larger_of_two(watched: Watched) -> None:
     watched.read(1, 2)
     watched.count(4)
