@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from supervisor import exceptions, launch
+from supervisor import exceptions, launch, memory_cgroup
 from supervisor.channel import Channel, close_all
 from supervisor.linux import die_with_parent
 from supervisor.page import Page, PageFile, State
@@ -69,12 +69,13 @@ class Handles:
 
 @dataclass(frozen=True)
 class Birth:
-    """All that a worker process is told."""
+    """All that a worker process is told. ``cgroup``: the folder of the memory cgroup made for it."""
 
     worker: int
     num_workers: int
     supervisor_pid: int
     handles: Handles
+    cgroup: str | None = None
 
 
 def run_forked(
@@ -164,6 +165,8 @@ def _settle_in(birth: Birth) -> None:
         signal.signal(number, signal.SIG_DFL)
     _print_at_once()
     _volunteer_for_oom()
+    if birth.cgroup is not None:
+        memory_cgroup.join(birth.cgroup)
     _yield_to_consumer()
     faulthandler.enable(birth.handles.stack, all_threads=True)
     faulthandler.register(STACK_SIGNAL, birth.handles.stack, all_threads=True)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from supervisor.hang import Durations
 from supervisor.memory import Excess, excess
 from supervisor.messages import Settings, Slow
+from supervisor.oom import OomWatch
 from supervisor.report import ExitReason
 from supervisor.worker import Worker
 
@@ -27,9 +28,11 @@ class Inspector:
 
     Parameters:
         settings: has the limits.
+        oom: is told who was alive at a reading.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, oom: OomWatch) -> None:
+        self._oom = oom
         self._timeout_s = settings.timeout_s
         self._limit_bytes = settings.memory_limit_bytes
         self._durations = Durations()
@@ -37,7 +40,8 @@ class Inspector:
     def inspect(self, workers: Iterable[Worker], now: float) -> Iterator[Slow]:
         """Take a look at each worker; give what the consumer is to be told."""
         for worker in workers:
-            worker.read_memory(now)
+            if worker.read_memory(now):
+                self._oom.seen_alive(worker.pid)
             self._note_duration(worker)
             spent_s = worker.clock.look(worker.page, now)
             self._look_at_memory(worker, spent_s, now)

@@ -34,6 +34,7 @@ from supervisor import child, exceptions, launch
 from supervisor.channel import Channel, close_all, opened
 from supervisor.inspection import Inspector
 from supervisor.linux import fill_standard_descriptors, open_pidfd
+from supervisor.memory import rss_bytes
 from supervisor.messages import (
     Check,
     Checked,
@@ -49,14 +50,17 @@ from supervisor.messages import (
     Started,
     Stop,
     Stopped,
+    Warned,
     decode,
     encode,
 )
+from supervisor.oom import OomWatch, what_would_help
+from supervisor.own_cgroups import ORPHANED_S, OwnCgroups
 from supervisor.page import PageFile
 from supervisor.payload import Payload
 from supervisor.policy import RestartWindow
 from supervisor.relay import Relay
-from supervisor.report import ExitReason, ExitReport
+from supervisor.report import ExitReason, ExitReport, MemoryFacts
 from supervisor.stopping import OrderedStop
 from supervisor.surroundings import Surroundings
 from supervisor.worker import Remains, Worker
@@ -116,10 +120,13 @@ class Supervisor:
         self._numbers = itertools.count(1)
         self._last_command = 0
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
-        self._inspector = Inspector(settings)
         self._next_reading_s = 0.0
         fill_standard_descriptors()
         self._relay = Relay()
+        self._oom = OomWatch()
+        self._inspector = Inspector(settings, self._oom)
+        wants_own = settings.policy is not None and settings.policy.own_cgroups
+        self._own_cgroups = OwnCgroups(wants_own, lambda text: self._say(Warned(text)))
         self._ready_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Ignored, as a consumer may have it and we inherit it, it would have the kernel reap our workers.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -148,6 +155,7 @@ class Supervisor:
             self._answer_check()
             self._flush()
             self._inspect()
+        self._own_cgroups.close()
         return self._relay.finish(FLUSH_S)
 
     # ---- waiting ---------------------------------------------------------------------------------
@@ -181,6 +189,7 @@ class Supervisor:
     def _kill_everything(self) -> None:
         for worker in self._workers.values():
             worker.signal_group(signal.SIGKILL)
+        self._own_cgroups.close(ORPHANED_S)
 
     # ---- commands --------------------------------------------------------------------------------
 
@@ -226,6 +235,8 @@ class Supervisor:
         self._someone_was_ready, self._gave_up = start.resumes, False
         if self._settings.policy is not None:
             self._window = RestartWindow(self._settings.policy)
+        self._oom.look_around()
+        self._own_cgroups.settle_in(self._oom.group)
         for worker in range(start.workers):
             self._make_worker(worker, restarts=0)
 
@@ -255,14 +266,17 @@ class Supervisor:
         page = self._pages.page(worker)
         page.reset()
         handles = child.Handles(theirs.fileno(), self._pages.fd, remains.stack, remains.words, self._ready_fd)
-        birth = child.Birth(worker, self._num_workers, os.getpid(), handles)
+        cgroup = self._own_cgroups.make()
+        folder = None if cgroup is None else str(cgroup.folder)
+        birth = child.Birth(worker, self._num_workers, os.getpid(), handles, folder)
         source, stderr_fd = self._relay.open()
         pid = self._give_birth(birth, ours, stderr_fd)
         os.close(stderr_fd)
         theirs.close()
         made = self._workers[pid] = Worker(worker, pid, restarts, page, remains)
         made.stderr = source
-        made.replaces_death_s = death_s
+        made.replaces_death_s, made.cgroup = death_s, cgroup
+        self._oom.admit(pid, cgroup)
         pidfd = [] if made.pidfd is None else [os.dup(made.pidfd)]
         self._say(Started(worker, pid, restarts), [ours.socket.detach(), *pidfd])
 
@@ -292,17 +306,45 @@ class Supervisor:
         watched = [fd for fd in (self._consumer_fd, self._lifeline_fd) if fd is not None]
         relayed = self._relay.descriptors()
         sockets = [self._control.socket.detach(), ours.socket.detach()]
-        return [*sockets, stderr_fd, *watched, *self._sigchld_fds, *unsent, *siblings, *relayed]
+        own = [*self._sigchld_fds, *self._oom.descriptors()]
+        return [*sockets, stderr_fd, *watched, *own, *unsent, *siblings, *relayed]
 
     def _reap(self) -> None:
-        for worker in [worker for worker in self._workers.values() if worker.has_exited()]:
-            report, exception = worker.reap(asked=self._stop is not None)
-            if worker.stderr is not None:
-                report.stderr = self._relay.last_words(worker.stderr)
-            del self._workers[worker.pid]
-            wanted = report.reason is not ExitReason.CLOSED and self._stop is None
-            gave_up = self._decide_on(report, worker) if wanted else None
-            self._say(Died(report, exception, gave_up))
+        ended = [worker for worker in self._workers.values() if worker.has_exited()]
+        for worker in ended:
+            worker.collect()
+        peaks = {worker.pid: worker.peak_bytes for worker in ended}
+        killed = [worker.pid for worker in ended if worker.was_killed and self._stop is None]
+        facts = self._oom.explain(peaks, killed)
+        for worker in ended:
+            self._take_leave(worker, facts[worker.pid])
+
+    def _take_leave(self, worker: Worker, memory: MemoryFacts) -> None:
+        report, exception = worker.reap(asked=self._stop is not None, memory=memory)
+        if worker.stderr is not None:
+            report.stderr = self._relay.last_words(worker.stderr)
+        if report.reason is ExitReason.OOM_KILLED:
+            report.advice = self._advice(memory)
+        del self._workers[worker.pid]
+        self._own_cgroups.leave(worker.cgroup)
+        is_unasked = report.reason is not ExitReason.CLOSED and self._stop is None
+        retired = is_unasked and self._shrinks_after(report)
+        gave_up = self._decide_on(report, worker) if is_unasked and not retired else None
+        self._say(Died(report, exception, gave_up, retired))
+
+    def _advice(self, memory: MemoryFacts) -> str:
+        """Say what would help against OOM kills. What a fork inherits costs nothing more."""
+        ours_bytes, consumer_bytes = rss_bytes(os.getpid()), rss_bytes(self._settings.consumer_pid)
+        inherited_bytes = 0 if self._settings.start_method == "spawn" else ours_bytes
+        other_bytes = consumer_bytes + (0 if self._settings.start_method == "fork" else ours_bytes)
+        worker_bytes = max(0, memory.peak_bytes - inherited_bytes)
+        return what_would_help(memory, len(self._workers) + len(self._restarts), worker_bytes, other_bytes)
+
+    def _shrinks_after(self, report: ExitReport) -> bool:
+        """Whether the others go on without a replacement: never without any of them."""
+        shrinks = self._settings.policy is not None and self._settings.policy.shrink_on_oom
+        others = len(self._workers) + len(self._restarts)
+        return shrinks and report.reason is ExitReason.OOM_KILLED and others > 0 and not self._gave_up
 
     def _decide_on(self, report: ExitReport, worker: Worker) -> str | None:
         """Replace a dead worker, now or later, or give up and return why."""
@@ -321,7 +363,7 @@ class Supervisor:
         if self._window is None:
             return "It was not replaced, because restart=None."
         if self._settings.judges and report.task is not None:
-            self._window.hold(report.pid, now)
+            self._window.hold(report.pid, now, reason=report.reason.value)
             return 0.0
         during_startup = not worker.page.ready_s
         if during_startup and not self._someone_was_ready:
@@ -330,7 +372,7 @@ class Supervisor:
             return "Its start-up failed."
         # A kill from outside says nothing of the start-up: it counts in the window alone.
         fails = during_startup and report.reason is not ExitReason.KILLED
-        delay_s = self._window.allow(now, during_startup=fails)
+        delay_s = self._window.allow(now, during_startup=fails, reason=report.reason.value)
         return self._window.why_exhausted() if delay_s is None else delay_s
 
     def _judge(self, pid: int, counts: bool) -> None:
@@ -373,6 +415,7 @@ class Supervisor:
             if worker.page.ready_s and not worker.announced:
                 worker.announced = self._someone_was_ready = True
                 self._inspector.note_ready(worker, time.monotonic())
+                self._own_cgroups.check(worker.cgroup)
                 if self._window is not None:
                     self._window.startup_succeeded()
                 death_s = worker.replaces_death_s
@@ -390,8 +433,10 @@ class Supervisor:
         if now < self._next_reading_s:
             return
         self._next_reading_s = now + self._settings.reading_interval_s
+        self._oom.read()
         for slow in self._inspector.inspect(self._workers.values(), now):
             self._say(slow)
+        self._own_cgroups.sweep()
 
     # ---- stopping --------------------------------------------------------------------------------
 

@@ -48,16 +48,17 @@ class MemoryLog:
         self._inherited_bytes: int | None = None
         self._exact_from_s = 0.0
 
-    def read(self, now: float) -> None:
-        """Take a reading at ``now`` (seconds), unless the process has gone."""
+    def read(self, now: float) -> bool:
+        """Take a reading at ``now`` (seconds), unless the process has gone; return whether it has not."""
         try:
             self._process = self._process or psutil.Process(self._pid)
             memory = self._process.memory_info()
         except psutil.Error:
-            return
+            return False
         if memory.rss:  # a process that has ended and is not reaped yet has none
             self._readings.append((now, memory.rss))
             self._unshared_bytes = memory.rss - memory.shared
+        return bool(memory.rss)
 
     @property
     def status(self) -> str:

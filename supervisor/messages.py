@@ -1,7 +1,7 @@
 """What the consumer and the supervisor tell each other over the control pipe.
 
     consumer -> supervisor   Start  Check  End  Judge  Stop
-    supervisor -> consumer   Started  Ready  Slow  Died  GaveUp  Checked  Stopped  Failed
+    supervisor -> consumer   Started  Ready  Slow  Died  GaveUp  Warned  Checked  Stopped  Failed
 
 Each message carries a number that grows. A sender that was interrupted may send the same message again, so a
 receiver drops a number that it has had.
@@ -137,11 +137,13 @@ class Died:
 
     ``gave_up``: why the dead are no longer replaced from now on, if so. It is no message of its own, which
     could come after the dead worker's task has been given to the next one.
+    ``retired``: it is not replaced, and the others go on without.
     """
 
     report: ExitReport
     exception: bytes | None
     gave_up: str | None
+    retired: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,13 @@ class GaveUp:
     """A dead worker's successor could not be started, because ``why``."""
 
     why: str
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Something is not as the user wanted it; the supervisor goes on without."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -171,7 +180,7 @@ class Failed:
 
 
 Command = Start | Check | End | Judge | Stop
-Event = Started | Ready | Slow | Died | GaveUp | Checked | Stopped | Failed
+Event = Started | Ready | Slow | Died | GaveUp | Warned | Checked | Stopped | Failed
 
 
 def encode(number: int, body: Command | Event) -> bytes:
@@ -191,4 +200,4 @@ def _shortened(died: Died) -> Died:
     report = died.report
     report.traceback, report.stderr = report.traceback[-8000:], report.stderr[-8000:]
     report.readings = report.readings[-10:]
-    return Died(report, None, died.gave_up)
+    return Died(report, None, died.gave_up, died.retired)

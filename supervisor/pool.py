@@ -48,6 +48,7 @@ from supervisor.messages import (
     Started,
     Stop,
     Stopped,
+    Warned,
     decode,
 )
 from supervisor.page import SENT, PageFile
@@ -85,6 +86,8 @@ class WorkerPool:
 
     Attributes:
         workers: the living PoolWorker of each id; none of a dead one until its replacement has started.
+        retired: the ids of those that are not replaced, by ``RestartPolicy(shrink_on_oom=True)``; a later
+            ``start`` starts as many fewer.
         reports: the ExitReport of every end so far, oldest first; ordered stops included.
         lifeline: when this object is dropped, the workers are stopped: whoever uses them may take it over.
         turn: a lock, to be held by who uses the pool where another thread may call ``close``.
@@ -124,6 +127,7 @@ class WorkerPool:
             raise ValueError(f"start_method={start_method!r}: give one of {', '.join(START_METHODS)}")
         self.num_workers = num_workers
         self.workers: dict[int, PoolWorker] = {}
+        self.retired: set[int] = set()
         self.reports: list[ExitReport] = []
         self.lifeline: select.epoll | None = None
         self.turn = threading.RLock()
@@ -157,6 +161,7 @@ class WorkerPool:
         self._checked = False
         self._stopping = False
         self._run = 0
+        self._started_workers = num_workers
         self._stopped = True  # all that belong to this run
         self._gave_up: str | None = None
         self._failure: bytes | None = None
@@ -234,12 +239,14 @@ class WorkerPool:
         self._revival_due_s = None
         self._restarts_before, self._was_ready = {}, False
         self._stopping = self._stopped = False
-        self.lifeline = supervisor.start_workers(self._run + 1, self.num_workers, payload)
+        lost, self.retired = len(self.retired), set()
+        self._started_workers -= lost
+        self.lifeline = supervisor.start_workers(self._run + 1, self._started_workers, payload)
         self._run += 1
 
     def _await_ready(self) -> None:
         warn_s = time.monotonic() + STARTUP_WARNING_S
-        while late := [worker for worker in range(self.num_workers) if not self._is_ready(worker)]:
+        while late := [worker for worker in range(self._started_workers) if not self._is_ready(worker)]:
             self.wait(1.0)
             self.raise_if_broken()
             if time.monotonic() >= warn_s:
@@ -247,7 +254,7 @@ class WorkerPool:
                 logger.warning("workers %s are still starting up after %g s", late, STARTUP_WARNING_S)
 
     def _is_ready(self, worker: int) -> bool:
-        return worker in self.workers and self.workers[worker].ready
+        return worker in self.retired or (worker in self.workers and self.workers[worker].ready)
 
     # ---- waiting ---------------------------------------------------------------------------------
 
@@ -280,7 +287,7 @@ class WorkerPool:
         What a worker had sent before its death comes first.
 
         Raises:
-            WorkerDiedError: it has died and is not replaced.
+            WorkerDiedError: it has died and is not replaced, also where the others go on without.
             MessageLost: its message did not arrive whole, for want of descriptors.
             RuntimeError: the pool is not running.
         """
@@ -289,6 +296,10 @@ class WorkerPool:
                 if inbox:
                     return opened(inbox.popleft())
             self.raise_if_broken()
+            if worker in self.retired:
+                why = "It was not replaced: shrink_on_oom=True."
+                deaths = [report for report in self._ends_of(worker) if report.is_death]
+                raise WorkerDiedError(deaths, why, self._kind)
             self.wait(None)
 
     def _inboxes(self, worker: int) -> Iterator[deque[Raw]]:
@@ -361,12 +372,16 @@ class WorkerPool:
                 self._note_replaced(worker, replaced_s)
             case Slow():
                 self._warn_of(event)
-            case Died(report, exception, gave_up):
+            case Died(report, exception, gave_up, retired):
                 self._bury(report, exception)
+                if retired:
+                    self._retire(report)
                 if gave_up is not None:
                     self._gave_up = gave_up
             case GaveUp(why):
                 self._gave_up = why
+            case Warned(text):
+                logger.warning("%s", text)
             case Failed(exception):
                 self._failure = exception
             case Checked():
@@ -438,7 +453,7 @@ class WorkerPool:
             return
         self.reports.append(report)
         if report.reason is not ExitReason.CLOSED:
-            logger.log(logging.WARNING if report.is_death else logging.INFO, "%s", report)
+            logger.log(_level(report), "%s", report)
 
     def _read_to_the_end(self, worker: PoolWorker) -> None:
         """Take in what a dead worker had sent. Not until the end: a grandchild may hold the other end."""
@@ -461,8 +476,22 @@ class WorkerPool:
     def _note_replaced(self, worker: int, replaced_s: float | None) -> None:
         if replaced_s is None:
             return
-        ends = [report for report in self._deaths if report.worker == worker]
-        ends[-1].replaced_s = replaced_s
+        report, pid = self._ends_of(worker)[-1], self.workers[worker].pid
+        if report.replaced_s is None:
+            report.replaced_s = replaced_s
+            text = "worker %d (pid %d) was replaced in %.1f ms: its successor has pid %d"
+            logger.log(_level(report), text, worker, report.pid, replaced_s * 1000, pid)
+
+    def _ends_of(self, worker: int) -> list[ExitReport]:
+        return [report for report in self._deaths if report.worker == worker]
+
+    def _retire(self, report: ExitReport) -> None:
+        if report.worker in self.retired:
+            return
+        self.retired.add(report.worker)
+        left = self._started_workers - len(self.retired)
+        text = "worker %d is not replaced after an OOM kill (shrink_on_oom=True): %d of %d workers go on"
+        logger.warning(text, report.worker, left, self._started_workers)
 
     def describe(self, worker: PoolWorker, report: ExitReport) -> None:
         """For subclasses: fill in a report, before it is published, and change nothing else."""
@@ -628,6 +657,10 @@ class WorkerPool:
             worker.close()
         if self._supervisor is not None:
             self._supervisor.forget_in_child()
+
+
+def _level(report: ExitReport) -> int:
+    return logging.INFO if report.is_intended else logging.WARNING
 
 
 _live: weakref.WeakSet[WorkerPool] = weakref.WeakSet()

@@ -17,10 +17,19 @@ from supervisor.child import STACK_SIGNAL
 from supervisor.hang import TaskClock
 from supervisor.linux import create_memory_file, open_pidfd
 from supervisor.memory import MemoryLog
+from supervisor.memory_cgroup import MemoryCgroup
 from supervisor.messages import Slow
 from supervisor.page import Page, State
 from supervisor.relay import Source
-from supervisor.report import Evidence, ExitReason, ExitReport, classify, exit_code, signal_number
+from supervisor.report import (
+    Evidence,
+    ExitReason,
+    ExitReport,
+    MemoryFacts,
+    classify,
+    exit_code,
+    signal_number,
+)
 
 MAX_STACK_BYTES = 16_000
 
@@ -78,19 +87,23 @@ class Worker:
         self.stderr: Source | None = None
         self.announced = False  # the consumer knows that it is ready
         self.replaces_death_s: float | None = None
+        self.cgroup: MemoryCgroup | None = None  # its own
         self.ended: ExitReason | None = None  # why we sent SIGKILL
         self.ended_because = ""
         self.memory = MemoryLog(pid)
         self.clock = TaskClock(self.started_s)
         self.slow_task = -1  # of which the consumer has been told
+        self.status: int | None = None  # the kernel's, once it is collected
+        self.peak_bytes = 0
         self._done_seen = 0
         self._completed = 0, page.worked_s
         self._stack_from_bytes = 0  # what is before was asked for in vain
         self._is_asked_for_stack = False
         self._place = Place.of(page)  # where it hangs, if it does
 
-    def read_memory(self, now: float) -> None:
-        self.memory.read(now)
+    def read_memory(self, now: float) -> bool:
+        """Take a reading; return whether it has memory, which it has not once it is on its way out."""
+        return self.memory.read(now)
 
     def has_progressed(self) -> bool:
         """Whether it has completed a task since this was last asked."""
@@ -158,12 +171,23 @@ class Worker:
         """Whether it has ended; it stays unreaped, so that its pid and its group are still its own."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-    def reap(self, *, asked: bool) -> tuple[ExitReport, bytes | None]:
-        """Take leave of an ended worker; return its report and the exception it left, packed."""
+    def collect(self) -> None:
+        """Take an ended worker's status from the kernel."""
         self.signal_group(signal.SIGKILL)  # what it had started ends with it
-        _, status, usage = os.wait4(self.pid, 0)
+        _, self.status, usage = os.wait4(self.pid, 0)
+        self.peak_bytes = usage.ru_maxrss * 1024
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended it, and not ours. Known once it is collected."""
+        return self.status == signal.SIGKILL and self.ended is None
+
+    def reap(self, *, asked: bool, memory: MemoryFacts = MemoryFacts()) -> tuple[ExitReport, bytes | None]:  # noqa: B008
+        """Take leave of an ended worker; return its report and the exception it left, packed."""
+        if self.status is None:
+            self.collect()
         exception = self.remains.read_exception()
-        report = self._report(status, usage.ru_maxrss * 1024, exception, asked)
+        report = self._report(memory, exception, asked)
         self.remains.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
@@ -174,24 +198,28 @@ class Worker:
         pidfd = [] if self.pidfd is None else [self.pidfd]
         return [self.remains.stack, self.remains.words, *pidfd]
 
-    def _report(self, status: int, peak_bytes: int, exception: bytes | None, asked: bool) -> ExitReport:
+    def _report(self, memory: MemoryFacts, exception: bytes | None, asked: bool) -> ExitReport:
+        assert self.status is not None
         now = time.monotonic()
         state, stack = self.page.state, self.remains.read_stack(self._stack_from_bytes)
-        evidence = Evidence(state, asked, self.ended, exception is not None, stack)
-        reason, confidence, because = classify(status, evidence)
+        evidence = Evidence(state, asked, self.ended, exception is not None, stack, memory)
+        reason, confidence, because = classify(self.status, evidence)
         place = self._place if self.ended is ExitReason.HUNG else Place.of(self.page)
         ours = reason in (ExitReason.MEMORY_LIMIT, ExitReason.HUNG)
         return ExitReport(
             worker=self.worker,
             pid=self.pid,
             reason=reason,
-            exit_code=exit_code(status),
-            signal=signal_number(status),
+            exit_code=exit_code(self.status),
+            signal=signal_number(self.status),
             uptime_s=now - self.started_s,
             state=place.state,
             traceback=exceptions.text_of(exception) if exception else stack,
             readings=self.memory.before(now),
-            peak_rss_bytes=peak_bytes,
+            peak_rss_bytes=self.peak_bytes,
+            host_available_bytes=memory.available_bytes,
+            cgroup_limit_bytes=memory.limit_bytes,
+            cgroup_used_bytes=memory.used_bytes,
             evidence=[because, *([self.ended_because] if ours or self.ended else [])],
             confidence=confidence,
             task=place.task,

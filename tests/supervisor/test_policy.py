@@ -19,6 +19,15 @@ def test_one_death_more_than_allowed_within_the_period_is_too_many() -> None:
     assert "death number 3 within 10 s" in window.why_exhausted()
 
 
+def test_the_end_tells_how_many_deaths_of_which_reasons_came_in_how_many_seconds() -> None:
+    window = RestartWindow(RestartPolicy(max_restarts=10, period=60.0))
+    window.allow(0.0, reason="exited")  # too long ago
+    for number in range(11):
+        window.allow(100.0 + number, reason="oom_killed" if number % 4 == 1 else "crashed")
+    assert window.is_exhausted
+    assert "death number 11 within 60 s (8 crashed, 3 oom_killed in 10.0 s)" in window.why_exhausted()
+
+
 def test_deaths_leave_the_window_after_the_period() -> None:
     window = RestartWindow(RestartPolicy(max_restarts=1, period=10.0))
     assert window.allow(0.0) is not None
@@ -106,6 +115,8 @@ def test_three_failed_start_ups_in_a_row_are_too_many() -> None:
         ({"backoff": -0.1}, r"backoff=-0\.1"),
         ({"period": "x"}, "period='x'"),
         ({"backoff": None}, "backoff=None"),
+        ({"shrink_on_oom": 1}, "shrink_on_oom=1"),
+        ({"own_cgroups": None}, "own_cgroups=None"),
     ],
 )
 def test_bad_fields_are_named(arguments: dict[str, object], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,8 @@ from supervisor.page import State
 from supervisor.payload import PayloadError
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
-from supervisor.report import ExitReason, WorkerDiedError
+from supervisor.pool_worker import PoolWorker
+from supervisor.report import ExitReason, ExitReport, WorkerDiedError
 from tests.forks import fork, in_child
 from tests.limits import descriptors_without_garbage
 from tests.processes import is_gone, kill_and_await_death, living_descendants, open_descriptors, wait_until
@@ -130,6 +133,33 @@ def test_without_a_policy_the_first_death_is_raised_with_its_cause() -> None:
         assert echo(pool) == b"HELLO"
 
 
+def test_each_death_and_each_replacement_is_one_record(
+    pool: WorkerPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    pid = pool.workers[0].pid
+    end_worker(pool, 0, b"exit 3")
+    pool.check()
+    death, replacement = caplog.records
+    assert (death.name, death.levelname) == ("supervisor", "WARNING")
+    assert death.message == str(replace(pool.reports[0], replaced_s=None))
+    assert (replacement.name, replacement.levelname) == ("supervisor", "WARNING")
+    assert replacement.message.startswith(f"worker 0 (pid {pid}) was replaced in ")
+    assert replacement.message.endswith(f" ms: its successor has pid {pool.workers[0].pid}")
+
+
+def test_a_replacement_that_was_intended_is_told_at_a_lower_level(
+    pool: WorkerPool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def describe(worker: PoolWorker, report: ExitReport) -> None:
+        report.reason = ExitReason.MEMORY_LIMIT
+
+    caplog.set_level(logging.INFO, "supervisor")
+    monkeypatch.setattr(pool, "describe", describe)
+    end_worker(pool, 0, b"exit 3")
+    pool.check()
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
+
+
 def test_a_crash_loop_ends() -> None:
     policy = RestartPolicy(max_restarts=2, backoff=0.0)
     with WorkerPool(1, start_method="fork", policy=policy) as pool:
@@ -233,6 +263,7 @@ def test_replacements_that_fail_to_start_three_times_in_a_row_end_it(how: str, t
 MAIN = """
 import sys
 from supervisor.pool import WorkerPool
+from supervisor.pool_worker import PoolWorker
 
 class DatasetError(Exception):
     def __init__(self, path, line):

@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 import pickle
 import signal
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.page import State
-from supervisor.report import Evidence, ExitReason, ExitReport, WorkerDiedError, classify, supervisor_report
+from supervisor.report import (
+    WIDTH,
+    Evidence,
+    ExitReason,
+    ExitReport,
+    MemoryFacts,
+    WorkerDiedError,
+    classify,
+    supervisor_report,
+)
 
 
 def exited(code: int) -> int:
@@ -19,6 +31,8 @@ def exited(code: int) -> int:
 
 
 CRASH = "Fatal Python error: Segmentation fault"
+MIB = 1 << 20
+OOM, KILLED = ExitReason.OOM_KILLED, ExitReason.KILLED
 
 
 @pytest.mark.parametrize(
@@ -48,6 +62,53 @@ def test_every_end_has_one_reason(
     assert verdict.because
 
 
+@pytest.mark.parametrize(
+    ("memory", "reason", "confidence"),
+    [
+        # the kernel log
+        (MemoryFacts(named=True), OOM, "proven"),
+        (MemoryFacts(named=True, oom_kills=0), OOM, "proven"),
+        (MemoryFacts(named=False), KILLED, "unknown"),
+        (MemoryFacts(named=False, oom_kills=1), KILLED, "unknown"),  # a stranger's
+        (MemoryFacts(named=False, oom_kills=1, alone=True), KILLED, "unknown"),  # what it had started
+        (MemoryFacts(named=False, peak_bytes=99, limit_bytes=100), KILLED, "unknown"),
+        # without it, the counter of a group
+        (MemoryFacts(oom_kills=1, alone=True), OOM, "proven"),
+        (MemoryFacts(oom_kills=1), OOM, "likely"),
+        (MemoryFacts(oom_kills=0, alone=True), KILLED, "unknown"),
+        (MemoryFacts(oom_kills=0, peak_bytes=99, limit_bytes=100), KILLED, "unknown"),
+        (MemoryFacts(oom_kills=0, available_bytes=1, total_bytes=100), KILLED, "unknown"),
+        # without either, what the memory looked like
+        (MemoryFacts(peak_bytes=99, limit_bytes=100), OOM, "likely"),
+        (MemoryFacts(peak_bytes=50, limit_bytes=100, used_bytes=100), KILLED, "unknown"),
+        (MemoryFacts(available_bytes=1, total_bytes=100), OOM, "likely"),
+        (MemoryFacts(available_bytes=50, total_bytes=100), KILLED, "unknown"),
+        (MemoryFacts(available_bytes=3 << 30, total_bytes=1 << 40), KILLED, "unknown"),
+        (MemoryFacts(alone=True), KILLED, "unknown"),
+        (MemoryFacts(), KILLED, "unknown"),
+    ],
+)
+def test_the_evidence_ladder(memory: MemoryFacts, reason: ExitReason, confidence: str) -> None:
+    verdict = classify(signal.SIGKILL, Evidence(memory=memory))
+    assert (verdict.reason, verdict.confidence) == (reason, confidence)
+
+
+@pytest.mark.parametrize(
+    ("status", "evidence"),
+    [
+        (signal.SIGKILL, Evidence(ended=ExitReason.HUNG)),
+        (signal.SIGKILL, Evidence(asked=True)),
+        (signal.SIGTERM, Evidence()),
+        (signal.SIGSEGV, Evidence(stack=CRASH)),
+        (exited(0), Evidence()),
+        (exited(137), Evidence()),
+    ],
+)
+def test_what_did_not_end_by_a_strangers_sigkill_is_no_oom_kill(status: int, evidence: Evidence) -> None:
+    full = MemoryFacts(oom_kills=1, alone=True, peak_bytes=99, limit_bytes=100, available_bytes=0)
+    assert classify(status, replace(evidence, memory=full)) == classify(status, evidence)
+
+
 @pytest.mark.parametrize("number", ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"])
 def test_a_crash_is_a_crash_even_where_we_were_stopping_or_ending_it(number: str) -> None:
     for evidence in (Evidence(asked=True), Evidence(ended=ExitReason.HUNG), Evidence()):
@@ -68,6 +129,9 @@ def test_an_exit_code_of_0_is_an_end_unasked_for_whatever_it_was_doing(state: St
         ended=st.none() | st.sampled_from(ExitReason),
         raised=st.booleans(),
         stack=st.sampled_from(["", CRASH]),
+        memory=st.builds(
+            MemoryFacts, st.none() | st.booleans(), st.none() | st.integers(0, 2), st.booleans()
+        ),
     ),
 )
 def test_every_status_has_a_reason_and_a_sentence(status: int, evidence: Evidence) -> None:
@@ -115,15 +179,105 @@ def test_the_end_of_a_supervisor_has_a_report_too() -> None:
     assert (own.worker, own.pid, own.signal, own.reason) == (-1, 4711, signal.SIGKILL, ExitReason.KILLED)
     assert "this was the supervisor process" in own.evidence
     assert supervisor_report(4711, exited(0)).reason is ExitReason.EXITED
-    first, second = str(own).splitlines()
+    first, *others = str(own).splitlines()
     assert first == "the supervisor (pid 4711) is killed by signal: Killed."
-    assert second.startswith("  reason:     killed (unknown: this was the supervisor process; ")
+    assert others[0].startswith("  reason:     killed (unknown: this was the supervisor process; ")
 
 
 def test_a_report_is_ready_for_json() -> None:
     plain = report(readings=[(0.25, 1 << 20)], evidence=["a fact"]).to_dict()
     assert json.loads(json.dumps(plain)) == plain
     assert (plain["reason"], plain["state"]) == ("crashed", "STARTING")
+
+
+@pytest.mark.parametrize(
+    ("index", "plain"),
+    [
+        (7, 7),
+        (np.int64(7), 7),
+        (np.uint8(7), 7),
+        (True, True),
+        ("a.jpg", "a.jpg"),
+        (0.5, 0.5),
+        (None, None),
+        (["a", 1], ["a", 1]),
+        ((1, 2), "(1, 2)"),
+        (float("inf"), "inf"),
+        (b"ab", "b'ab'"),
+        ({1: 2}, "{1: 2}"),
+        (np.arange(3), "array([0, 1, 2])"),
+        (np.float32, "<class 'numpy.float32'>"),
+    ],
+    ids=repr,
+)
+def test_a_report_is_ready_for_json_whatever_the_index_is(index: Any, plain: Any) -> None:
+    text = json.dumps(report(sample=index).to_dict(), allow_nan=False)
+    assert json.loads(text)["sample"] == plain
+    assert type(json.loads(text)["sample"]) is type(plain)
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no name")
+
+
+def test_an_index_without_a_repr_breaks_no_report() -> None:
+    named = report(sample=Unspeakable())
+    assert "Unspeakable" in json.dumps(named.to_dict())
+    assert "Unspeakable object at" in str(named)
+
+
+def test_a_report_fits_a_terminal() -> None:
+    text = str(
+        report(
+            sample="/data/" + 400 * "x",
+            state=State.SAMPLE,
+            evidence=["a fact " * 30, "another"],
+            advice="use fewer workers " * 10,
+            traceback="\n".join(f"frame {number}" for number in range(1000)),
+            stderr="z" * 1000,
+        )
+    )
+    assert max(len(line) for line in text.splitlines()) <= WIDTH
+    assert len(text.splitlines()) < 100
+    for part in ("frame 0", "frame 999", "... 940 lines ...", "/data/xxx", "another", "advice:"):
+        assert part in text, part
+
+
+def test_a_report_of_a_kill_tells_the_memory() -> None:
+    killed = ExitReport(
+        worker=0,
+        pid=12,
+        reason=ExitReason.OOM_KILLED,
+        signal=signal.SIGKILL,
+        readings=[(2.0 - 0.25 * number, number * 1000 * MIB) for number in range(1, 8)],
+        peak_rss_bytes=7500 * MIB,
+        host_available_bytes=90 * MIB,
+        cgroup_limit_bytes=8192 * MIB,
+        cgroup_used_bytes=8100 * MIB,
+    )
+    text = " ".join(str(killed).split())
+    for part in (
+        "2,000, 3,000, 4,000, 5,000, 6,000, 7,000 MiB in its last 1.50 s",
+        "peak memory 7,500 MiB",
+        "cgroup's limit 8,192 MiB, 8,100 MiB in use",
+        "90 MiB available on the machine",
+    ):
+        assert part in text, part
+
+
+@pytest.mark.parametrize(
+    ("reason", "number", "is_intended"),
+    [
+        (ExitReason.MEMORY_LIMIT, None, True),
+        (ExitReason.MEMORY_LIMIT, signal.SIGKILL, False),
+        (ExitReason.OOM_KILLED, signal.SIGKILL, False),
+    ],
+)
+def test_only_who_left_by_itself_was_meant_to(
+    reason: ExitReason, number: int | None, is_intended: bool
+) -> None:
+    assert ExitReport(0, 12, reason, signal=number).is_intended == is_intended
 
 
 def test_the_error_opens_as_torchs_does_and_tells_the_last_three() -> None:

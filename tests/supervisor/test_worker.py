@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 
@@ -52,7 +52,7 @@ def made_worker(page: Page, run: Callable[[Remains], object]) -> Iterator[Worker
     finally:
         if not is_gone(pid):
             worker.end(ExitReason.HUNG, "the test is over")
-        with suppress(ChildProcessError):
+        if worker.status is None:
             worker.reap(asked=True)
 
 
