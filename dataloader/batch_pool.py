@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from dataloader import ledger, wire
@@ -26,7 +27,7 @@ from supervisor.page import CANCELLED, SENT
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
 from supervisor.pool_worker import PoolWorker
-from supervisor.report import ExitReport
+from supervisor.report import ExitReason, ExitReport
 
 MAX_LOSSES = 3
 RESULTS_PER_TRIM = 32  # batches that became smaller bring no new slots
@@ -244,7 +245,10 @@ class BatchPool(WorkerPool):
 
     def _trim(self) -> None:
         self._wants_trim = False
-        dropped = self._slots.trim()
+        self._forget(self._slots.trim())
+
+    def _forget(self, dropped: Sequence[int]) -> None:
+        """Have workers let go of slots, by id, that are no more."""
         for link in self._links.values():
             link.forget.update(link.mapped.intersection(dropped))
 
@@ -304,6 +308,8 @@ class BatchPool(WorkerPool):
             self._end_lease(link, ended, None, None)
         self._links.pop(worker.pid, None)
         self._epoch.renew_todo()
+        if report.reason is ExitReason.OOM_KILLED:
+            self._forget(self._slots.give_back_unused())
 
     def _lease_in_hand(self, worker: PoolWorker, task: int | None) -> Lease | None:
         """Return what a worker is working on, or was, unless its result had been sent."""

@@ -170,6 +170,13 @@ class SlotPool:
             del self._slots[slot.fd]
         return [slot.id for slot in doomed]
 
+    def give_back_unused(self) -> list[int]:
+        """Let go of all slots that hold nothing, for memory is short; return their ids."""
+        unused = [slot for slot in self._slots.values() if slot.is_unused]
+        for slot in unused:
+            del self._slots[slot.fd]
+        return [slot.id for slot in unused]
+
     def _is_useless(self, slot: Slot) -> bool:
         recent = max(self._recent_bytes, default=0)
         return slot.is_retired or slot.size_bytes > size_class(recent) * TRIM_FACTOR

@@ -341,6 +341,20 @@ def test_slots_that_became_far_too_large_are_let_go_and_forgotten_by_workers() -
     assert all(len(toy.slots._memory) <= len(known) for toy in pool.hired)
 
 
+def test_after_an_oom_kill_free_slots_are_given_back() -> None:
+    pool = ToyPool(LARGE, num_workers=2, prefetch=2, deaths={6: 1})
+    pool.reason = ExitReason.OOM_KILLED
+    iterator = iterate(pool, singles(40))
+    before: set[int] = set()
+    for number in range(40):
+        known = {slot.id for slot in pool._slots}
+        assert int(next(iterator)[0, 0]) == number
+        if len(pool.reports) == 1 and not before:
+            before = known
+            assert not any(slot.is_free and slot.id in before for slot in pool._slots)
+    assert before
+
+
 def test_a_pool_leaves_no_descriptors() -> None:
     before = descriptors_without_garbage()
     pool = ToyPool(LARGE, num_workers=2, prefetch=2, deaths={3: 1})
