@@ -164,6 +164,7 @@ class SupervisorHandle:
     def forget_in_child(self) -> None:
         """In a forked child: keep nothing open whose end means something to the supervisor."""
         self.control.close()
+        self._commission = None
         if self._lifeline is not None:
             _replace_by_null(*self._lifeline)
 
