@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -329,6 +330,7 @@ def run(examples: int, *, derandomize: bool) -> None:
 def main(examples: int = 300) -> None:
     """Print the figures."""
     logging.getLogger("supervisor").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", "num_workers=")  # they are many on purpose
     start_s = time.monotonic()
     run(examples, derandomize=False)
     print(f"{examples} programs of up to {STEPS} steps in {time.monotonic() - start_s:.0f} s:")

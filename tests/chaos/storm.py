@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import threading
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -323,6 +324,7 @@ def figures(rough: Weather) -> Iterator[str]:
 def main() -> None:
     """Print the figures."""
     logging.getLogger("supervisor").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", "num_workers=")  # they are many on purpose
     for weather in (*FULL, *MIXED_STORMS):
         for line in figures(weather):
             print(line, flush=True)
