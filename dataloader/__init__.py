@@ -21,7 +21,8 @@ from dataloader.samplers import (
 )
 from dataloader.worker_info import WorkerInfo, get_worker_info
 from supervisor.policy import RestartPolicy
-from supervisor.report import ExitReason, ExitReport, WorkerDiedError
+from supervisor.report import ExitReport, WorkerDiedError
+from supervisor.verdict import ExitReason
 
 __all__ = [
     "BatchSampler",

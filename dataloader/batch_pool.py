@@ -27,7 +27,8 @@ from supervisor.page import CANCELLED, SENT
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
 from supervisor.pool_worker import PoolWorker
-from supervisor.report import ExitReason, ExitReport
+from supervisor.report import ExitReport
+from supervisor.verdict import ExitReason
 
 MAX_LOSSES = 3
 RESULTS_PER_TRIM = 32  # batches that became smaller bring no new slots

@@ -9,7 +9,8 @@ from dataloader.interrupts import is_interrupt
 from dataloader.ledger import Job
 from dataloader.sample_errors import Failure, OnError, SampleError, decide
 from supervisor import exceptions
-from supervisor.report import ExitReason, ExitReport, WorkerDiedError
+from supervisor.report import ExitReport, WorkerDiedError
+from supervisor.verdict import ExitReason
 
 KIND = "DataLoader worker"
 

@@ -16,7 +16,8 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from supervisor.page import State
-from supervisor.report import ExitReason, ExitReport
+from supervisor.report import ExitReport
+from supervisor.verdict import ExitReason
 
 CHANCE = frozenset({ExitReason.KILLED, ExitReason.OOM_KILLED, ExitReason.MEMORY_LIMIT})
 

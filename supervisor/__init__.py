@@ -11,7 +11,11 @@ loop           the supervisor process: one thread that owns the workers
 child          what happens in a worker process around the user's function
 launch         how supervisor and worker processes come to be: fork or a fresh interpreter
 policy         how often the dead may be replaced
-report         why a worker ended
+verdict        why a worker ended
+report         its end, told to people
+inspection     what the supervisor looks at in its workers: memory, and how long they take
+hang           how long a worker has been at one task
+oom            out-of-memory kills: readings and evidence (memory_cgroup, kernel_log, own_cgroups)
 page           the shared memory in which a worker says where it is
 channel        whole messages and descriptors between two processes
 messages       what the consumer and the supervisor tell each other

@@ -23,8 +23,8 @@ from supervisor.child import Job
 from supervisor.linux import create_owned_pipe, own
 from supervisor.messages import Command, Settings, Start, encode
 from supervisor.payload import Payload
-from supervisor.report import LOST
 from supervisor.surroundings import Surroundings
+from supervisor.verdict import LOST
 
 POLL_S = 0.001
 

@@ -17,7 +17,7 @@ from supervisor.hang import Durations
 from supervisor.memory import Excess, excess
 from supervisor.messages import Settings, Slow
 from supervisor.oom import OomWatch
-from supervisor.report import ExitReason
+from supervisor.verdict import ExitReason
 from supervisor.worker import Worker
 
 SOON_S = 0.2  # what has not taken that long yet may end as soon

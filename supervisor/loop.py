@@ -60,9 +60,10 @@ from supervisor.page import PageFile
 from supervisor.payload import Payload
 from supervisor.policy import RestartWindow
 from supervisor.relay import Relay
-from supervisor.report import ExitReason, ExitReport, MemoryFacts
+from supervisor.report import ExitReport
 from supervisor.stopping import OrderedStop
 from supervisor.surroundings import Surroundings
+from supervisor.verdict import ExitReason, MemoryFacts
 from supervisor.worker import Remains, Worker
 
 FLUSH_S = 0.5  # for what workers wrote last, where it is read slowly

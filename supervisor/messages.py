@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from supervisor.channel import MAX_MESSAGE_BYTES
 from supervisor.payload import Payload
 from supervisor.policy import RestartPolicy
-from supervisor.report import ExitReason, ExitReport
+from supervisor.report import ExitReport
+from supervisor.verdict import ExitReason
 
 
 @dataclass(frozen=True)

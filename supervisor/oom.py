@@ -26,7 +26,7 @@ import psutil
 
 from supervisor.kernel_log import KernelLog
 from supervisor.memory_cgroup import MemoryCgroup, find
-from supervisor.report import MemoryFacts, mib
+from supervisor.verdict import MemoryFacts, mib
 
 EXITING = 0x4  # PF_EXITING
 SIGKILL_BIT = 1 << 8

@@ -55,8 +55,9 @@ from supervisor.page import SENT, PageFile
 from supervisor.payload import Payload
 from supervisor.policy import RestartPolicy
 from supervisor.pool_worker import PoolWorker
-from supervisor.report import ExitReason, ExitReport, WorkerDiedError, supervisor_report
+from supervisor.report import ExitReport, WorkerDiedError, supervisor_report
 from supervisor.revival import Demise, Succession, end_orphans, orphan_report
+from supervisor.verdict import ExitReason
 from supervisor.waiting import Bell, NotRunning, PipePoller
 
 START_METHODS = ("forkserver", "fork", "spawn")

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from supervisor.page import State
 from supervisor.policy import RestartPolicy, RestartWindow
 from supervisor.pool_worker import PoolWorker
-from supervisor.report import ExitReason, ExitReport
+from supervisor.report import ExitReport
+from supervisor.verdict import ExitReason
 
 ORPHANS_S = 5.0  # a process in the kernel's hands may not die at once
 POLL_S = 0.001

@@ -21,15 +21,8 @@ from supervisor.memory_cgroup import MemoryCgroup
 from supervisor.messages import Slow
 from supervisor.page import Page, State
 from supervisor.relay import Source
-from supervisor.report import (
-    Evidence,
-    ExitReason,
-    ExitReport,
-    MemoryFacts,
-    classify,
-    exit_code,
-    signal_number,
-)
+from supervisor.report import ExitReport
+from supervisor.verdict import Evidence, ExitReason, MemoryFacts, classify, exit_code, signal_number
 
 MAX_STACK_BYTES = 16_000
 

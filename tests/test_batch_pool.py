@@ -22,7 +22,8 @@ from dataloader.slots import DESCRIPTORS_PER_SLOT
 from dataloader.suspects import Death
 from supervisor.channel import Raw
 from supervisor.page import CANCELLED, ITEM, TASK
-from supervisor.report import ExitReason, ExitReport
+from supervisor.report import ExitReport
+from supervisor.verdict import ExitReason
 from tests.datasets import LARGE_BYTES, LargeArrays
 from tests.limits import descriptor_limit, descriptors_without_garbage
 from tests.processes import open_descriptors

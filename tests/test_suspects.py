@@ -6,7 +6,8 @@ import pytest
 
 from dataloader.suspects import Death, charges, convicted, is_suspect
 from supervisor.page import State
-from supervisor.report import ExitReason, ExitReport
+from supervisor.report import ExitReport
+from supervisor.verdict import ExitReason
 
 
 def death(

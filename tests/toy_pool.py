@@ -29,7 +29,8 @@ from supervisor.messages import Started
 from supervisor.page import CANCELLED, RECORD_BYTES, Page, State
 from supervisor.policy import RestartPolicy
 from supervisor.pool_worker import PoolWorker
-from supervisor.report import ExitReason, ExitReport
+from supervisor.report import ExitReport
+from supervisor.verdict import ExitReason
 
 
 class Toy:

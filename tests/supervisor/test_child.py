@@ -14,7 +14,7 @@ import pytest
 from supervisor import child
 from supervisor.child import OOM_SCORE_RAISE, WorkerContext
 from supervisor.pool import WorkerPool
-from supervisor.report import ExitReason
+from supervisor.verdict import ExitReason
 from tests.forks import in_child
 from tests.processes import open_descriptors
 from tests.supervisor.toys import START_METHODS, answer, ask, oom_score, supervisor_pid

@@ -17,7 +17,7 @@ from supervisor.messages import Check, Command, Event, Ready, Settings, Start, S
 from supervisor.page import PageFile
 from supervisor.payload import Payload
 from supervisor.policy import RestartPolicy
-from supervisor.report import LOST
+from supervisor.verdict import LOST
 from tests.forks import fork, in_child
 from tests.limits import descriptors_without_garbage
 from tests.processes import is_gone, wait_until

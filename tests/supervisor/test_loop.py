@@ -15,7 +15,8 @@ import pytest
 
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
-from supervisor.report import ExitReason, WorkerDiedError
+from supervisor.report import WorkerDiedError
+from supervisor.verdict import ExitReason
 from tests.forks import in_child
 from tests.processes import is_gone, kill_and_await_death, living_descendants, wait_until
 from tests.supervisor import toys

@@ -23,7 +23,8 @@ from supervisor.messages import (
     encode,
 )
 from supervisor.payload import Payload
-from supervisor.report import ExitReason, ExitReport
+from supervisor.report import ExitReport
+from supervisor.verdict import ExitReason
 
 BODIES: list[Command | Event] = [
     Start(

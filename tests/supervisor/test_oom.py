@@ -17,7 +17,7 @@ from supervisor.memory_cgroup import V2, MemoryCgroup
 from supervisor.oom import OomWatch, is_dying, what_would_help
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
-from supervisor.report import MemoryFacts
+from supervisor.verdict import MemoryFacts
 from tests.cgroups import limited_cgroup, require_kernel_log
 from tests.forks import fork
 from tests.processes import wait_until

@@ -24,7 +24,8 @@ from supervisor.payload import PayloadError
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
 from supervisor.pool_worker import PoolWorker
-from supervisor.report import ExitReason, ExitReport, WorkerDiedError
+from supervisor.report import ExitReport, WorkerDiedError
+from supervisor.verdict import ExitReason
 from tests.forks import fork, in_child
 from tests.limits import descriptors_without_garbage
 from tests.processes import is_gone, kill_and_await_death, living_descendants, open_descriptors, wait_until

@@ -14,16 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.page import State
-from supervisor.report import (
-    WIDTH,
-    Evidence,
-    ExitReason,
-    ExitReport,
-    MemoryFacts,
-    WorkerDiedError,
-    classify,
-    supervisor_report,
-)
+from supervisor.report import WIDTH, ExitReport, WorkerDiedError, supervisor_report
+from supervisor.verdict import Evidence, ExitReason, MemoryFacts, classify
 
 
 def exited(code: int) -> int:
@@ -171,7 +163,9 @@ def test_a_signal_without_a_name_is_told_by_number() -> None:
 
 @pytest.mark.parametrize("reason", ExitReason)
 def test_only_an_end_that_we_asked_for_is_no_death(reason: ExitReason) -> None:
-    assert ExitReport(0, 12, reason).is_death == (reason is not ExitReason.CLOSED)
+    assert ExitReport(0, 12, reason, signal=9).is_death == (reason is not ExitReason.CLOSED)
+    left = ExitReport(0, 12, ExitReason.MEMORY_LIMIT, exit_code=0)
+    assert not left.is_death
 
 
 def test_the_end_of_a_supervisor_has_a_report_too() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 
 from supervisor.policy import RestartPolicy
-from supervisor.report import LOST, supervisor_report
+from supervisor.report import supervisor_report
 from supervisor.revival import Demise, Succession
+from supervisor.verdict import LOST
 
 KILLED, EXITED = int(signal.SIGKILL), 1 << 8
 

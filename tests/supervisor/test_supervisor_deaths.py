@@ -19,7 +19,8 @@ from supervisor.child import WorkerContext
 from supervisor.page import DONE, State
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
-from supervisor.report import SUPERVISOR, ExitReason, ExitReport, WorkerDiedError
+from supervisor.report import SUPERVISOR, ExitReport, WorkerDiedError
+from supervisor.verdict import ExitReason
 from tests.forks import in_child
 from tests.processes import is_gone, kill_and_await_death, living_descendants, open_descriptors, wait_until
 from tests.supervisor import toys

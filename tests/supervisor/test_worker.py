@@ -12,7 +12,7 @@ import pytest
 
 from supervisor import exceptions
 from supervisor.page import DONE, ITEM, TASK, Page, PageFile, State
-from supervisor.report import ExitReason
+from supervisor.verdict import ExitReason
 from supervisor.worker import MAX_STACK_BYTES, Remains, Worker
 from tests.forks import fork
 from tests.limits import descriptors_without_garbage
