@@ -2,17 +2,19 @@
 
     taken, at work (SAMPLE, COLLATE)             counts
     sent, not taken, waiting for work (IDLE)     counts: it is stopped
-    sending a result (SENDING)                   does not: its consumer is slow
+    sending a result (SENDING)                   only while it is stopped: its consumer may be slow
+    starting up (STARTING)                       only while it is stopped: that has no limit
     nobody looked: the supervisor was stopped    does not
 
-Pure: nobody here looks at a clock or sends a signal. Non-goals: why it takes so long; start-up and shutdown,
-which have bounds of their own.
+Pure: nobody here looks at a clock or sends a signal. Non-goals: why it takes so long; shutdown, which has
+bounds of its own.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Callable
 
 from supervisor.page import Page, State
 
@@ -38,15 +40,18 @@ class TaskClock:
         self._at: tuple[int, bool] | None = None  # which task, and whether it was taken
         self._spent_s = 0.0
 
-    def look(self, page: Page, now: float) -> float:
-        """Return the seconds spent, at ``now`` (seconds); 0 where the worker is at no task."""
+    def look(self, page: Page, now: float, is_stopped: Callable[[], bool] = lambda: False) -> float:
+        """Return the seconds spent, at ``now`` (seconds); 0 where the worker is at no task.
+
+        ``is_stopped`` tells whether the process is, and is asked only where it matters.
+        """
         step_s = min(now - self._looked_s, LONGEST_STEP_S)
         self._looked_s = now
         at = _task_of(page)
         if at is None or at != self._at:
             self._at, self._spent_s = at, 0.0
             step_s = min(step_s, now - page.begun_s) if at is not None and at[1] else 0.0
-        if page.state is not State.SENDING:
+        if page.state not in (State.SENDING, State.STARTING) or is_stopped():
             self._spent_s += max(0.0, step_s)
         return self._spent_s
 
@@ -54,7 +59,7 @@ class TaskClock:
 def _task_of(page: Page) -> tuple[int, bool] | None:
     if page.state in (State.SAMPLE, State.COLLATE, State.SENDING):
         return page.task, True
-    if page.state is State.IDLE and page.has_untaken:
+    if page.state is State.STARTING or (page.state is State.IDLE and page.has_untaken):
         return page.task, False
     return None
 

@@ -43,12 +43,13 @@ class Inspector:
             if worker.read_memory(now):
                 self._oom.seen_alive(worker.pid)
             self._note_duration(worker)
-            spent_s = worker.clock.look(worker.page, now)
-            self._look_at_memory(worker, spent_s, now)
             if self._timeout_s:
+                spent_s = worker.clock.look(worker.page, now, worker.is_stopped)
                 self._look_for_hang(worker, spent_s, self._timeout_s)
             else:
+                spent_s = worker.clock.look(worker.page, now)
                 yield from self._look_for_slowness(worker, spent_s)
+            self._look_at_memory(worker, spent_s, now)
 
     def note_ready(self, worker: Worker, now: float) -> None:
         """What a worker has now, at the end of its start-up, is not charged to it."""

@@ -35,8 +35,10 @@ from dataloader import ExitReason, ExitReport, default_collate, wire
 from dataloader.worker import Server
 from supervisor import child
 from supervisor.channel import Channel
+from supervisor.memory_cgroup import join
 
 ENVIRONMENT = "CHAOS_PLAN"
+GROUP = "CHAOS_CGROUP"
 POKE = signal.SIGUSR2  # lets a worker that waits for work run some code
 NUMBERS = 4200  # in a sample: with these a batch is just too large to travel inline
 SYSTEM_EXIT_CODE = 4
@@ -87,6 +89,19 @@ def by_exception(error: type[Exception]) -> Way:
     return Way(error.__name__, end, ExitReason.EXCEPTION, exit_code=UNCAUGHT_CODE, raises=error)
 
 
+def run_out_of_memory() -> None:
+    """Join the memory cgroup that ``GROUP`` names, and take all that it has."""
+    join(os.environ[GROUP])
+    take_memory(1 << 30)
+
+
+def take_memory(size_bytes: int) -> None:
+    """Take memory, and a while."""
+    taken = np.ones(size_bytes, np.uint8)
+    time.sleep(60)
+    del taken
+
+
 SYSTEM_EXIT = Way(
     "SystemExit",
     partial(sys.exit, SYSTEM_EXIT_CODE),
@@ -101,6 +116,24 @@ ABORT = Way("abort", os.abort, ExitReason.CRASHED, signal=signal.SIGABRT)
 # Lets somebody else end it.
 WAITS_FOR_SIGKILL = Way("SIGKILL from outside", partial(time.sleep, 60), ExitReason.KILLED, signal.SIGKILL)
 WAITS_FOR_SIGTERM = Way("SIGTERM from outside", partial(time.sleep, 60), ExitReason.KILLED, signal.SIGTERM)
+# Ended by the supervisor.
+TIMEOUT_S = 0.5
+HANG = Way("hang", partial(time.sleep, 60), ExitReason.HUNG, signal.SIGKILL, arguments={"timeout": TIMEOUT_S})
+SIGSTOP = Way(
+    "SIGSTOP",
+    partial(signal.raise_signal, signal.SIGSTOP),
+    ExitReason.HUNG,
+    signal.SIGKILL,
+    arguments={"timeout": TIMEOUT_S},
+)
+MEMORY_LIMIT = Way(
+    "memory limit",
+    partial(take_memory, 80 << 20),
+    ExitReason.MEMORY_LIMIT,
+    signal.SIGKILL,
+    arguments={"worker_memory_limit": 40 << 20},
+)
+OOM_KILL = Way("OOM kill", run_out_of_memory, ExitReason.OOM_KILLED, signal.SIGKILL)
 EXIT_0, EXIT_3 = by_exit(0), by_exit(3)
 VALUE_ERROR, MEMORY_ERROR = by_exception(ValueError), by_exception(MemoryError)
 
@@ -108,7 +141,7 @@ WAYS = {
     way.name: way
     for way in (
         *(SIGKILL, SIGSEGV, SEGFAULT, ABORT, WAITS_FOR_SIGKILL, WAITS_FOR_SIGTERM),
-        *(EXIT_0, EXIT_3, SYSTEM_EXIT, VALUE_ERROR, MEMORY_ERROR),
+        *(HANG, SIGSTOP, MEMORY_LIMIT, OOM_KILL, EXIT_0, EXIT_3, SYSTEM_EXIT, VALUE_ERROR, MEMORY_ERROR),
     )
 }
 

@@ -35,6 +35,7 @@ WAYS = (
     sabotage.SYSTEM_EXIT,
     sabotage.VALUE_ERROR,
     sabotage.MEMORY_ERROR,
+    sabotage.SIGSTOP,
 )
 # What is raised there is the batch's error.
 CAUGHT = (sabotage.SAMPLE, sabotage.COLLATE, sabotage.PICKLING, sabotage.SLOT_MADE)

@@ -12,9 +12,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest import mock
 
 from dataloader import DataLoader, ExitReport
+from tests.cgroups import limited_cgroup, require_kernel_log
 from tests.chaos import sabotage
 from tests.chaos.sabotage import Plan, Strike, Way, sabotaged
 from tests.chaos.storm import kill_if_alive
@@ -22,6 +25,7 @@ from tests.chaos.sweep import BATCHES, Course, expected_epochs, loader_of
 from tests.processes import await_death, wait_until
 
 RUNS = 25
+GROUP_BYTES = 64 << 20
 LONGEST_DELAY_S = 0.01  # from when a worker is in the sample until a signal is sent
 
 
@@ -55,6 +59,10 @@ CAUSES = (
     Cause(sabotage.WAITS_FOR_SIGTERM, sent=sabotage.WAITS_FOR_SIGTERM.signal),
     Cause(sabotage.SEGFAULT, told="Segmentation fault"),
     Cause(sabotage.ABORT, told="Aborted"),
+    Cause(sabotage.HANG, told="in reach"),
+    Cause(sabotage.SIGSTOP),
+    Cause(sabotage.MEMORY_LIMIT),
+    Cause(sabotage.OOM_KILL),
     Cause(sabotage.EXIT_0),
     Cause(sabotage.EXIT_3),
     Cause(sabotage.SYSTEM_EXIT, sabotage.START_UP),
@@ -95,11 +103,22 @@ class Judgement:
 def judge(start_method: str, cause: Cause, runs: int, seed: int = 0) -> Iterator[Judgement]:
     """Let workers of one loader end by ``cause``, once in each of ``runs`` epochs."""
     moments = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, little_memory(cause):
         plan = Plan(cause.point, cause.way.name, folder)
         with sabotaged(plan), loader_of(start_method, 2, **cause.way.arguments) as loader:
             for _ in range(runs):
                 yield _one_run(loader, cause, plan, moments)
+
+
+@contextmanager
+def little_memory(cause: Cause) -> Iterator[None]:
+    """Have a memory cgroup for who is to run out of it; skip where there is none, or no kernel log."""
+    if cause.way is not sabotage.OOM_KILL:
+        yield
+        return
+    require_kernel_log()  # the worker leaves the supervisor's group, whose counter then tells nothing
+    with limited_cgroup(GROUP_BYTES) as folder, mock.patch.dict(os.environ, {sabotage.GROUP: str(folder)}):
+        yield
 
 
 def _one_run(loader: DataLoader, cause: Cause, plan: Plan, moments: random.Random) -> Judgement:

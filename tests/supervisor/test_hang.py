@@ -41,6 +41,15 @@ def test_sending_to_a_slow_consumer_does_not_count() -> None:
     assert [clock.look(page, now) for now in (1.0, 1.5, 2.0)] == pytest.approx([0.5] * 3)
 
 
+@pytest.mark.parametrize("state", [State.SENDING, State.STARTING])
+def test_where_there_is_no_limit_a_stop_counts_all_the_same(state: State) -> None:
+    page, clock = page_at(state), TaskClock(now=0.0)
+    clock.look(page, 0.5, lambda: True)
+    spent_s = clock.look(page, 1.0, lambda: True)
+    assert clock.look(page, 1.5, lambda: True) == pytest.approx(spent_s + 0.5)
+    assert clock.look(page, 2.0, lambda: False) == pytest.approx(spent_s + 0.5)
+
+
 @pytest.mark.parametrize("state", [State.STARTING, State.IDLE, State.CLOSED, State.LEAVING])
 def test_without_a_task_nothing_counts(state: State) -> None:
     page, clock = page_at(state, task=3, sent=3), TaskClock(now=0.0)
