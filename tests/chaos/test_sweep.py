@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import cycle, product
+from itertools import cycle
 
 import pytest
 
@@ -13,10 +13,10 @@ from tests.chaos.sweep import Stage, complaints, run, stages
 pytestmark = pytest.mark.slow
 
 BOUND_S = {"fork": 2.0, "forkserver": 2.0, "spawn": 10.0}  # fresh interpreters take a while to start
-# `python -m tests.chaos.sweep` has every way at every point with each start method. Here are all of "fork",
-# the ways by turns with fresh supervisors, and one with fresh workers.
+# `python -m tests.chaos.sweep` has every way at every point with each start method. Here are three ways at each
+# point, by turns, with "fork", one with fresh supervisors, and one in all with fresh workers.
 CASES = [
-    *(("fork", stage, way) for stage, way in product(stages("fork"), sweep.WAYS)),
+    *(("fork", stage, way) for stage, way in zip(stages("fork") * 3, cycle(sweep.WAYS), strict=False)),
     *(
         ("forkserver", stage, way)
         for stage, way in zip(stages("forkserver"), cycle(sweep.WAYS), strict=False)
