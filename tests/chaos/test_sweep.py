@@ -13,8 +13,8 @@ from tests.chaos.sweep import Stage, complaints, run, stages
 pytestmark = pytest.mark.slow
 
 BOUND_S = {"fork": 2.0, "forkserver": 2.0, "spawn": 10.0}  # fresh interpreters take a while to start
-# `python -m tests.chaos.sweep` has every way at every point with each start method. Here are three ways at each
-# point, by turns, with "fork", one with fresh supervisors, and one in all with fresh workers.
+# `python -m tests.chaos.sweep` has every way at every point with each start method. Here are three ways at
+# each point, by turns, with "fork", one with fresh supervisors, and one in all with fresh workers.
 CASES = [
     *(("fork", stage, way) for stage, way in zip(stages("fork") * 3, cycle(sweep.WAYS), strict=False)),
     *(
