@@ -57,7 +57,7 @@ def test_a_storm_changes_no_byte_and_leaves_nothing(start_method: str, persisten
 def test_a_storm_of_mixed_causes_changes_no_byte_and_leaves_nothing(weather: Weather) -> None:
     calm, rough = storm.calm_and_storm(replace(weather, epochs=2, batches=100, kills=9, exits=3))
     assert all(len(killed) >= 8 for killed in rough.killed)
-    assert rough.exits == 2 * 3
+    assert rough.exits >= 2 * 3 - 2  # one that is about to exit may be killed first
     assert_survived(calm, rough)
 
 
