@@ -89,13 +89,13 @@ class MemoryLog:
 
     def _private_bytes(self, now: float) -> int:
         assert self._process is not None
-        start_s = time.perf_counter()
+        start_s = time.thread_time()
         try:
             return int(self._process.memory_full_info().uss)
         except psutil.Error:
             return 0
         finally:
-            self._exact_from_s = now + (time.perf_counter() - start_s) / USS_SHARE
+            self._exact_from_s = now + (time.thread_time() - start_s) / USS_SHARE
 
     def before(self, end_s: float) -> list[tuple[float, int]]:
         """Return (seconds before ``end_s``, RSS in bytes) of each reading kept."""

@@ -89,12 +89,12 @@ def test_a_worker_leaves_between_two_batches_and_no_attempt_counts(caplog: pytes
 
 
 class Hoards:
-    """Sample 5 takes a lot of memory, and a second."""
+    """Sample 5 takes a lot of memory, and a while."""
 
     def __getitem__(self, index: int) -> int:
         if index == 5:
             self.kept = np.ones(100 * MIB, np.uint8)
-            time.sleep(1.5)
+            time.sleep(5.0)
         return index
 
     def __len__(self) -> int:
@@ -202,7 +202,7 @@ def test_exact_readings_are_rare() -> None:
     log._inherited_bytes = -(1 << 50)
     log.read(0.0)
     readings = sum(log.own_bytes(0, now=step / 1000) > 0 for step in range(1000))
-    start_s = time.perf_counter()
+    start_s = time.thread_time()
     log._private_bytes(2.0)
-    took_s = time.perf_counter() - start_s
+    took_s = time.thread_time() - start_s
     assert 1 <= readings <= 1 + 10 * USS_SHARE / took_s

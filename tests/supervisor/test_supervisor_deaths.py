@@ -244,7 +244,7 @@ def test_an_exhausted_policy_is_raised_with_the_story() -> None:
             await_reports(pool, len(pool.reports) + 2)
             if not pool.is_broken:
                 pool.check()
-        with pytest.raises(WorkerDiedError, match=r"death number 2 within 60 s, .*max_restarts=1") as caught:
+        with pytest.raises(WorkerDiedError, match=r"death number 2 within 60 s .*max_restarts=1") as caught:
             pool.receive(0)
     assert [report.worker for report in caught.value.reports] == [0, SUPERVISOR, 0, SUPERVISOR]
 
