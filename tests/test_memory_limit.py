@@ -15,6 +15,8 @@ import pytest
 from dataloader import DataLoader, ExitReason, RestartPolicy, WorkerDiedError
 from supervisor.report import ExitReport
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 POLICY = RestartPolicy(max_restarts=0, backoff=0.0)  # what we choose ourselves does not count
 
@@ -50,7 +52,6 @@ def replaced_for_memory(reports: list[ExitReport]) -> list[ExitReport]:
     return [report for report in reports if report.reason is ExitReason.MEMORY_LIMIT]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_a_leak_of_5_mb_a_batch_is_survived_for_500_batches(start_method: str) -> None:
     expected, _ = digest(Leaks(500, 0), 0)

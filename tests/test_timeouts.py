@@ -22,6 +22,8 @@ from supervisor import hang
 from tests.datasets import first_time
 from tests.processes import is_gone, wait_until
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 0.5
 GRACE_S = 2.0  # within which a hung worker has ended, after the time-out
 POLICY = RestartPolicy(backoff=0.0)
