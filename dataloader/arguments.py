@@ -8,6 +8,7 @@ import re
 import secrets
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from numbers import Integral, Real
 from typing import Any
 
 from dataloader.collate import default_collate, default_convert
@@ -26,6 +27,7 @@ from supervisor.cgroup import cpu_quota
 from supervisor.policy import RestartPolicy
 from supervisor.pool import START_METHODS
 
+MAX_TIMEOUT_S = 1e9  # thirty years
 DEFAULT_PREFETCH = 2
 """Batches per worker ahead of the user."""
 
@@ -60,13 +62,13 @@ def checked_worker_init(worker_init_fn: Any) -> Callable[[int], None] | None:
 
 
 def checked_timeout(timeout: Any, num_workers: int) -> float:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+    if isinstance(timeout, bool) or not isinstance(timeout, Real):
         raise TypeError(f"timeout={timeout!r}: give a number of seconds, or 0 for no limit")
-    if not (timeout >= 0 and math.isfinite(timeout)):
+    if not 0 <= timeout < MAX_TIMEOUT_S:  # type: ignore[operator]
         raise ValueError(f"timeout={timeout!r}: give a number of seconds, at least 0")
     if timeout and num_workers == 0:
         raise ValueError(f"timeout={timeout!r} without workers: set num_workers > 0 or leave it out")
-    return timeout
+    return float(timeout)
 
 
 def checked_prefetch(prefetch_factor: Any, num_workers: int) -> int | None:
@@ -142,7 +144,7 @@ def checked_memory_limit(limit: Any, num_workers: int) -> int | None:
     if limit is None:
         return None
     limit_bytes = bytes_in(limit) if isinstance(limit, str) else limit
-    if isinstance(limit, bool) or not isinstance(limit, int | str):
+    if isinstance(limit, bool) or not isinstance(limit, Integral | str):
         raise TypeError(f"worker_memory_limit={limit!r}: give a number of bytes, or text such as '2GiB'")
     if limit_bytes is None or limit_bytes < 1:
         raise ValueError(f"worker_memory_limit={limit!r}: give a number of bytes, or text such as '2GiB'")

@@ -116,6 +116,27 @@ class ConcatDataset(Dataset[T_co]):
         return self.cumulative_sizes[-1]
 
 
+def loads_together(dataset: Any) -> bool:
+    """Whether ``dataset``, or one that it is a part or a chain of, has a ``__getitems__`` of its own.
+
+    A subset, torch's too, has one only to pass it on: where there is nothing behind it, samples are loaded
+    one by one, and each can be told from the others when it fails.
+
+    >>> loads_together(Subset(range(10), [1, 2]))
+    False
+    """
+    if isinstance(dataset, ConcatDataset):
+        return any(map(loads_together, dataset.datasets))
+    if isinstance(dataset, Subset) or _is_torch_subset(dataset):
+        return loads_together(dataset.dataset)
+    return callable(getattr(dataset, "__getitems__", None))
+
+
+def _is_torch_subset(dataset: Any) -> bool:
+    kind = type(dataset)
+    return kind.__name__ == "Subset" and kind.__module__.startswith("torch.utils.data")
+
+
 def fetch_all(dataset: Any, indices: Sequence[Any]) -> list[Any]:
     """Return the samples at ``indices``, by ``dataset.__getitems__`` where it has one."""
     if not hasattr(dataset, "__getitems__"):

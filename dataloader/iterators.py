@@ -21,7 +21,7 @@ from dataloader.recipe import Order, Recipe
 from dataloader.review import Review
 from dataloader.sample_errors import Failure, SampleError, Survivors
 from dataloader.stats import Delivered, Progress, Tally
-from dataloader.suspects import charges
+from dataloader.suspects import reports_at
 from dataloader.watch import Watch
 from dataloader.wire import ERROR
 from supervisor import exceptions
@@ -98,7 +98,8 @@ class InProcessIterator:
         for _, error in failures:
             if is_interrupt(error):
                 raise error
-        return self._review.of_failures(job, failures)
+        fit = [Failure(at, _fit_to_raise(error, job)) for at, error in failures]
+        return self._review.of_failures(job, fit)
 
 
 def _fit_to_raise(error: BaseException | None, job: Job) -> BaseException | None:
@@ -305,7 +306,7 @@ class WorkerIterator:
         accused = pool.accused()
         for job, position in accused:
             if not job.is_done:
-                self._review.of_accused(job, position, charges(job.deaths.values(), position))
+                self._review.of_accused(job, position, reports_at(job.deaths.values(), position))
                 pool.settle_accusation(job)
         return bool(accused)
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dataloader.arena import Arena, use
-from dataloader.datasets import fetch_all
+from dataloader.datasets import fetch_all, loads_together
 from dataloader.pieces import layout, piece_seeds
 from dataloader.random_state import Setter
 from dataloader.sample_errors import Failure, Survivors
@@ -58,7 +58,9 @@ def each_that_loads(
         page.words[ITEM] = position
         try:
             samples.append(dataset[index])
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             failures.append(Failure(position, error))
     return samples
 
@@ -98,7 +100,7 @@ class Recipe:
         """
         if not in_batches:
             return cls(dataset, collate, one)
-        if callable(getattr(dataset, "__getitems__", None)):
+        if loads_together(dataset):
             return cls(dataset, collate, together)
         return cls(dataset, collate, each_that_loads if may_skip else each)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dataloader.interrupts import is_interrupt
 from dataloader.ledger import Job
@@ -14,8 +15,11 @@ from supervisor.verdict import ExitReason
 
 KIND = "DataLoader worker"
 
+logger = logging.getLogger("dataloader")
 
-class Review(NamedTuple):
+
+@dataclass
+class Review:
     """What decides about the samples of one epoch.
 
     Each function notes what is skipped in ``job.skips``, and returns what is to be raised instead of the
@@ -26,12 +30,14 @@ class Review(NamedTuple):
         epoch: number of the epoch.
         max_attempts: how many workers one sample may end.
         timeout_s: how long a worker may be at one batch, 0 for any.
+        has_skipped: something was skipped.
     """
 
     on_error: OnError
     epoch: int
     max_attempts: int = 1
     timeout_s: float = 0
+    has_skipped: bool = False
 
     def of_failures(self, job: Job, failures: Sequence[Failure]) -> BaseException | None:
         """Decide about samples that raised, one by one."""
@@ -63,25 +69,43 @@ class Review(NamedTuple):
     ) -> BaseException | None:
         sample_error = SampleError(_index(job, position), error, text, report, self.epoch, job.number)
         try:
-            if decide(self.on_error, sample_error) == "skip":
-                job.skips[position] = sample_error
-                error.with_traceback(None)  # whose frames hold the batch; the text has it all
-                return None
+            if decide(self.on_error, sample_error) == "raise":
+                return error
         except Exception as failure:
             if is_interrupt(failure):
                 raise
-            return failure
-        return error
+            return _of_function(failure, error)
+        job.skips[position] = sample_error
+        error.with_traceback(None)  # whose frames hold the batch; the text has it all
+        self._log(sample_error)
+        return None
+
+    def _log(self, skipped: SampleError) -> None:
+        """Log what is left out: the first of an epoch as a warning, for a thousand warnings say no more."""
+        level = logging.INFO if self.has_skipped else logging.WARNING
+        more = "" if self.has_skipped else " (more in this epoch are logged as INFO; see loader.skipped)"
+        self.has_skipped = True
+        logger.log(level, "%s is left out%s", skipped, more)
 
     def _story(self, job: Job, position: int | None, reports: Sequence[ExitReport]) -> str:
         what = f"Batch {job.number}" if position is None else f"Sample {_index(job, position)!r}"
         count = len(reports)
         story = (
             f"{what} has ended {count} worker{'s' if count > 1 else ''}, and is not tried again: "
-            f"RestartPolicy(max_attempts={self.max_attempts}). To go on without it: on_error='skip'."
+            f"RestartPolicy(max_attempts={self.max_attempts})."
         )
+        if self.on_error == "raise":
+            story += " To go on without it: on_error='skip'."
         hung = reports[-1].reason is ExitReason.HUNG
         return f"DataLoader timed out after {self.timeout_s:g} seconds. {story}" if hung else story
+
+
+def _of_function(failure: Exception, error: BaseException) -> Exception:
+    """Return what ``on_error`` raised, ``error`` as its cause; not such as would end the user's loop."""
+    if isinstance(failure, exceptions.CONTROL_FLOW):
+        failure = RuntimeError(exceptions.describe(failure, "in on_error"))
+    failure.__cause__ = failure.__cause__ or error
+    return failure
 
 
 def _index(job: Job, position: int | None) -> object:

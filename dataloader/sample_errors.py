@@ -9,6 +9,7 @@ A sample that is skipped leaves its batch shorter; a batch of which nothing is l
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -41,6 +42,11 @@ class SampleError:
     report: ExitReport | None = None
     epoch: int = 0
     batch: int = 0
+
+    def __str__(self) -> str:
+        what = "samples" if isinstance(self.index, list) else "sample"
+        why, *_ = exceptions.describe(self.exception, "was raised").splitlines()
+        return f"{what} {reprlib.repr(self.index)} of batch {self.batch}, epoch {self.epoch}: {why}"
 
 
 OnError = Decision | Callable[[SampleError], Decision]

@@ -50,6 +50,11 @@ def charges(deaths: Iterable[Death], position: int | None) -> list[ExitReport]:
     return [death.report for death in deaths if death.is_charged and death.position == position]
 
 
+def reports_at(deaths: Iterable[Death], position: int | None) -> list[ExitReport]:
+    """Return the reports of all deaths at the sample at ``position``, charged to it or not."""
+    return [death.report for death in deaths if death.position == position]
+
+
 def convicted(
     deaths: Collection[Death], settled: Collection[int | None], max_attempts: int
 ) -> list[int | None]:

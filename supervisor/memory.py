@@ -47,6 +47,7 @@ class MemoryLog:
         self._unshared_bytes = 0  # at the last reading
         self._inherited_bytes: int | None = None
         self._exact_from_s = 0.0
+        self._not_private_bytes = 0  # of what it has gathered, at the last exact reading
 
     def read(self, now: float) -> bool:
         """Take a reading at ``now`` (seconds), unless the process has gone; return whether it has not."""
@@ -77,15 +78,15 @@ class MemoryLog:
     def own_bytes(self, limit_bytes: int, now: float) -> int:
         """Return how much memory of its own the process has.
 
-        Above ``limit_bytes`` that is what is private to it, if that is less. 0 where that is not known: such
-        a reading is dear, and is not taken again before a hundred times as long has passed.
+        Above ``limit_bytes`` that is what is private to it, if that is less. Such a reading is dear, and is
+        not taken again before a hundred times as long has passed: meanwhile what was not private stays so.
         """
         if self._inherited_bytes is None:
             return 0
         gathered_bytes = self._unshared_bytes - self._inherited_bytes
-        if gathered_bytes <= limit_bytes:
-            return gathered_bytes
-        return min(gathered_bytes, self._private_bytes(now)) if now >= self._exact_from_s else 0
+        if gathered_bytes > limit_bytes and now >= self._exact_from_s:
+            self._not_private_bytes = max(0, gathered_bytes - self._private_bytes(now))
+        return gathered_bytes - min(gathered_bytes, self._not_private_bytes)
 
     def _private_bytes(self, now: float) -> int:
         assert self._process is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 MAX_STARTUP_DEATHS = 3
 
@@ -148,11 +149,11 @@ class RestartWindow:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _check_count(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"RestartPolicy({name}={value!r}): give a whole number, at least {least}")
 
 

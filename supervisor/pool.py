@@ -626,6 +626,8 @@ class WorkerPool:
         end_s = time.monotonic() + self._settings.close_s + self._settings.terminate_s + PARTING_S
         while not self._stopped and not supervisor.control.ended and time.monotonic() < end_s:
             self.wait(0.1)
+        if supervisor.control.ended and not self._stopped:
+            self._hear(supervisor)  # it died: nobody has waited since a command of ours found that out
 
     def _close_pipes(self) -> None:
         """Close the pipes of all workers: they then end, and their reports will come."""

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import mmap
 import os
+import signal
 import time
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from dataloader import DataLoader, ExitReason, RestartPolicy, WorkerDiedError
+from supervisor import memory
 from supervisor.report import ExitReport
 
 pytestmark = pytest.mark.slow
@@ -113,7 +115,7 @@ def test_far_above_the_limit_in_the_middle_of_a_batch_it_is_ended() -> None:
     with loader:
         iterator = iter(loader)
         assert [int(next(iterator)[0]) for _ in range(5)] == [0, 1, 2, 3, 4]
-        with pytest.raises(WorkerDiedError, match="Sample 5 has ended 2 workers") as raised:
+        with pytest.raises(WorkerDiedError, match="Sample 5 has ended 3 workers") as raised:
             next(iterator)
         assert [int(batch[0]) for batch in iterator] == [6, 7]
     report = raised.value.report
@@ -195,15 +197,54 @@ def test_a_mapped_file_is_not_charged(tmp_path: Any) -> None:
         assert not replaced_for_memory(loader.reports)
 
 
-def test_exact_readings_are_rare() -> None:
-    """A reading of private memory is dear: of all time, one hundredth."""
-    from supervisor.memory import USS_SHARE, MemoryLog
+class GrowsInSteps:
+    """Sample 5 takes a little more than it may, and then, in the same breath, far more."""
 
-    log = MemoryLog(os.getpid())
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            self.kept = [np.ones(60 * MIB, np.uint8)]
+            time.sleep(0.6)
+            self.kept.append(np.ones(100 * MIB, np.uint8))
+            time.sleep(5.0)
+        return index
+
+    def __len__(self) -> int:
+        return 8
+
+
+def test_who_grows_after_an_exact_reading_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "USS_SHARE", 1e-6)  # the next one comes in an hour; a fork inherits that
+    loader = DataLoader(
+        GrowsInSteps(),
+        num_workers=1,
+        worker_memory_limit="50MiB",
+        on_error="skip",
+        multiprocessing_context="fork",
+        restart=RestartPolicy(max_restarts=0, backoff=0.0, max_attempts=1),
+    )
+    with loader:
+        assert [int(batch[0]) for batch in loader] == [0, 1, 2, 3, 4, 6, 7]
+    (skipped,) = loader.skipped
+    assert isinstance(skipped.exception, WorkerDiedError)
+    assert {report.signal for report in skipped.exception.reports} == {signal.SIGKILL}
+
+
+def test_exact_readings_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One reads private memory, which is dear, for one hundredth of all time."""
+    log = memory.MemoryLog(os.getpid())
     log._inherited_bytes = -(1 << 50)
     log.read(0.0)
-    readings = sum(log.own_bytes(0, now=step / 1000) > 0 for step in range(1000))
+    readings = 0
+    read_private_bytes = log._private_bytes
+
+    def counted(now: float) -> int:
+        nonlocal readings
+        readings += 1
+        return read_private_bytes(now)
+
+    monkeypatch.setattr(log, "_private_bytes", counted)
+    assert all(log.own_bytes(0, now=step / 1000) > 0 for step in range(1000))
     start_s = time.thread_time()
-    log._private_bytes(2.0)
+    read_private_bytes(2.0)
     took_s = time.thread_time() - start_s
-    assert 1 <= readings <= 1 + 10 * USS_SHARE / took_s
+    assert 1 <= readings <= 1 + 10 * memory.USS_SHARE / took_s

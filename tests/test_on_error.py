@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -10,7 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataloader import DataLoader, ExitReason, RestartPolicy, SampleError, WorkerDiedError
+from dataloader import (
+    ConcatDataset,
+    DataLoader,
+    ExitReason,
+    RestartPolicy,
+    SampleError,
+    Subset,
+    WorkerDiedError,
+)
 
 POLICY = RestartPolicy(backoff=0.0)
 
@@ -176,6 +186,56 @@ def collate_all_but_9(samples: list[Any]) -> Any:
     if any(index == 9 for index, _ in samples):
         raise Broken("no 9 please")
     return [np.array([index for index, _ in samples])]
+
+
+def leave() -> None:
+    raise SystemExit("enough")
+
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "a subset": lambda dataset: Subset(dataset, range(40)),
+    "a subset of a subset": lambda dataset: Subset(Subset(dataset, range(40)), range(40)),
+    "a chain": lambda dataset: ConcatDataset([dataset]),
+}
+
+
+@WITH_AND_WITHOUT_WORKERS
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("error", [fail, stop, leave])
+def test_parts_of_datasets_lose_no_more_than_the_whole(num_workers: int, part: str, error: Any) -> None:
+    batches, loader = loaded(PARTS[part](Samples({9: error})), num_workers, on_error="skip")
+    assert batches[1] == [8, 10, 11, 12, 13, 14, 15]
+    assert indices(loader) == [9]
+
+
+def test_a_subset_of_what_loads_together_loads_together() -> None:
+    batches, _ = loaded(Subset(Together({9: fail}), range(40)), 0, on_error="skip")
+    assert [batch[0] for batch in batches] == [0, 16, 24, 32]
+
+
+@WITH_AND_WITHOUT_WORKERS
+def test_a_function_that_raises_stopiteration_ends_no_loop(num_workers: int) -> None:
+    def budget(error: SampleError) -> Any:
+        return next(iter(()))
+
+    loader = DataLoader(Samples({1: fail}, length=4), num_workers=num_workers, on_error=budget)
+    with loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(RuntimeError, match="StopIteration in on_error") as raised:
+            next(iterator)
+        assert isinstance(raised.value.__cause__, Broken)
+        assert [batch[0].tolist() for batch in iterator] == [[2], [3]]
+
+
+@WITH_AND_WITHOUT_WORKERS
+def test_the_first_that_is_skipped_is_a_warning(num_workers: int, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="dataloader"):
+        loaded(Samples({3: fail, 4: fail, 21: fail}), num_workers, on_error="skip")
+    levels = [record.levelno for record in caplog.records if record.name == "dataloader"]
+    assert levels == [logging.WARNING, logging.INFO, logging.INFO]
+    text = caplog.records[0].getMessage()
+    assert text.startswith("sample 3 of batch 0, epoch 0: Broken was raised: a broken file is left out")
 
 
 @WITH_AND_WITHOUT_WORKERS
