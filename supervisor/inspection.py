@@ -4,6 +4,7 @@
     memory far above it           ended, unless it has just begun its task and will soon leave by itself
     at one task for too long      its stack is asked for; at the next look it is ended
     unusually long, no time-out   its stack is asked for; at the next look the consumer is told, once
+    a replacement starts for ever the same
 
 A stack is asked for by a signal that faulthandler answers, also inside C code. A stopped worker could answer
 only if it were continued: it has none. Non-goals: deaths, and what follows from them.
@@ -43,6 +44,9 @@ class Inspector:
             if worker.read_memory(now):
                 self._oom.seen_alive(worker.pid)
             self._note_duration(worker)
+            if worker.is_starting_late(now):
+                yield from self._tell(worker, now - worker.started_s)
+                continue
             if self._timeout_s:
                 spent_s = worker.clock.look(worker.page, now, worker.is_stopped)
                 self._look_for_hang(worker, spent_s, self._timeout_s)
@@ -74,7 +78,7 @@ class Inspector:
     def _look_for_hang(self, worker: Worker, spent_s: float, timeout_s: float) -> None:
         """End a hung worker, though it may go on by now: the signal wakes it from many a wait."""
         because = f"it had been at one task for longer than timeout={timeout_s:g} seconds"
-        if worker.is_asked_for_stack:
+        if worker.is_hung:
             worker.end(ExitReason.HUNG, because)
         elif spent_s >= timeout_s:
             worker.note_where_it_hangs()
@@ -84,9 +88,13 @@ class Inspector:
                 worker.ask_for_stack()
 
     def _look_for_slowness(self, worker: Worker, spent_s: float) -> Iterator[Slow]:
-        if not self._durations.is_slow(spent_s) or worker.slow_task == worker.page.task:
+        if self._durations.is_slow(spent_s) and worker.slow_task != worker.page.task:
+            yield from self._tell(worker, spent_s)
+        else:
             worker.forget_stack()
-        elif not worker.is_asked_for_stack:
+
+    def _tell(self, worker: Worker, spent_s: float) -> Iterator[Slow]:
+        if not worker.is_asked_for_stack:
             worker.ask_for_stack()
         else:
             worker.slow_task = worker.page.task

@@ -391,7 +391,7 @@ class WorkerPool:
                 self._stopped = True
 
     def _warn_of(self, slow: Slow) -> None:
-        at = self.describe_task(slow) or f"task {slow.task}"
+        at = self.describe_task(slow) or ("its start-up" if slow.task is None else f"task {slow.task}")
         logger.warning(
             "worker %d (pid %d) has been at %s for %.1f s, and is left alone. It is here:\n%s",
             slow.worker,

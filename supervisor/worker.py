@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import psutil
 
-from supervisor import exceptions
+from supervisor import exceptions, hang
 from supervisor.channel import close_all
 from supervisor.child import STACK_SIGNAL
 from supervisor.hang import TaskClock
@@ -85,7 +85,8 @@ class Worker:
         self.ended_because = ""
         self.memory = MemoryLog(pid)
         self.clock = TaskClock(self.started_s)
-        self.slow_task = -1  # of which the consumer has been told
+        self.slow_task: int | None = None  # of which the consumer has been told
+        self.is_hung = False
         self.status: int | None = None  # the kernel's, once it is collected
         self.peak_bytes = 0
         self._done_seen = 0
@@ -121,7 +122,7 @@ class Worker:
         return self._is_asked_for_stack
 
     def note_where_it_hangs(self) -> None:
-        self._place = Place.of(self.page)
+        self.is_hung, self._place = True, Place.of(self.page)
 
     def ask_for_stack(self) -> None:
         """Have faulthandler write its stack, which takes a moment."""
@@ -138,6 +139,11 @@ class Worker:
     def is_stopped(self) -> bool:
         """Whether it is stopped, by SIGSTOP or a debugger."""
         return self.memory.status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
+    def is_starting_late(self, now: float) -> bool:
+        """Whether this is a replacement, for which nobody waits in ``start``, and takes long to start up."""
+        is_late = self.replaces_death_s is not None and now - self.started_s >= hang.SLOW_S
+        return is_late and self.page.state is State.STARTING and self.slow_task != self.page.task
 
     def describe_slowness(self, spent_s: float) -> Slow:
         """Return what is to be told of the task in hand, with the stack that was asked for."""

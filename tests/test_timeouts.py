@@ -263,6 +263,31 @@ def test_a_slow_task_is_told_of_once_with_its_stack_and_left_alone(
     assert "dawdle" in text
 
 
+@pytest.mark.parametrize("timeout", [0, 60.0])
+def test_a_replacement_that_starts_up_for_long_is_told_of(
+    timeout: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hang, "SLOW_S", 0.5)
+
+    def dawdle_the_second_time(worker: int) -> None:
+        if not first_time(tmp_path / "init"):
+            time.sleep(1.5)
+
+    with caplog.at_level(logging.WARNING, logger="supervisor"):
+        batches, loader = load(
+            Hangs(tmp_path / "flag", os.abort),
+            num_workers=1,
+            timeout=timeout,
+            worker_init_fn=dawdle_the_second_time,
+            multiprocessing_context="fork",
+        )
+    assert len(batches) == 4
+    assert len([report for report in loader.reports if report.is_death]) == 1
+    (text,) = [text for record in caplog.records if "left alone" in (text := record.getMessage())]
+    assert "has been at its start-up for " in text
+    assert "dawdle_the_second_time" in text
+
+
 def test_a_stack_that_was_asked_for_does_not_pass_for_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
