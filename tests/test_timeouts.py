@@ -19,6 +19,7 @@ import pytest
 
 from dataloader import DataLoader, ExitReason, RestartPolicy, WorkerDiedError
 from supervisor import hang
+from supervisor.page import State
 from tests.datasets import first_time
 from tests.processes import is_gone, wait_until
 
@@ -179,6 +180,7 @@ def test_a_worker_that_is_stopped_without_a_task_is_left_alone() -> None:
     with loader:
         list(loader)
         (worker,) = loader.workers()
+        assert wait_until(lambda: loader.workers()[0].state is State.IDLE, timeout_s=5.0)
         os.kill(worker.pid, signal.SIGSTOP)
         assert not wait_until(lambda: is_gone(worker.pid), timeout_s=1.0)
         os.kill(worker.pid, signal.SIGCONT)
