@@ -461,6 +461,7 @@ def strike_everywhere(scenario: Scenario, first: int, stride: int) -> None:
         at += stride
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("handler")
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_an_interrupt_at_any_seventh_place_loses_nothing(name: str) -> None:
@@ -473,6 +474,7 @@ def test_an_interrupt_at_any_place_loses_nothing() -> None:
     strike_everywhere(SCENARIOS["large, a death"], first=1, stride=1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("handler")
 def test_an_interrupt_after_a_stragglers_slot_was_let_go_loses_nothing() -> None:
     at = 0

@@ -10,6 +10,7 @@ import pytest
 PAGES = sorted((Path(__file__).parent.parent / "docs").glob("*.md"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)

@@ -24,6 +24,8 @@ from tests.processes import wait_until
 from tests.supervisor.toys import end_worker
 from tests.supervisor.toys import serve as echo
 
+pytestmark = pytest.mark.slow
+
 LIMIT_BYTES = 64 << 20
 EATER_BYTES = 55 << 20  # at least, at its peak
 
