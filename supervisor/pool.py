@@ -349,7 +349,7 @@ class WorkerPool:
         while inbox:
             self._hear_event(inbox[0])
             inbox.popleft()
-        if not alive and not self._stopped:
+        if not alive:
             self._bury_supervisor(supervisor)
 
     def _hear_event(self, raw: Raw) -> None:
@@ -626,7 +626,7 @@ class WorkerPool:
         end_s = time.monotonic() + self._settings.close_s + self._settings.terminate_s + PARTING_S
         while not self._stopped and not supervisor.control.ended and time.monotonic() < end_s:
             self.wait(0.1)
-        if supervisor.control.ended and not self._stopped:
+        if supervisor.control.ended and self._supervisor is supervisor:
             self._hear(supervisor)  # it died: nobody has waited since a command of ours found that out
 
     def _close_pipes(self) -> None:
