@@ -26,7 +26,7 @@ def abort():
     say(b"terminate called after throwing an instance of 'std::runtime_error'\\n")
     ctypes.CDLL(None).abort()
 
-def assert_in_c():
+def complain():
     ctypes.CDLL(None).__assert_fail(b"the heap is whole", b"heap.c", 7, b"check")
 
 def flood():
@@ -49,7 +49,7 @@ def grandchild():
 def silent():
     os.close(2)
 
-ACTIONS = dict(abort=abort, complain=assert_in_c, flood=flood, speak=speak, grandchild=grandchild, silent=silent)
+ACTIONS = dict(abort=abort, complain=complain, flood=flood, speak=speak, grandchild=grandchild, silent=silent)
 
 def serve(pipe, context):
     while (message := pipe.receive()) is not None:
