@@ -434,7 +434,8 @@ class Supervisor:
         if now < self._next_reading_s:
             return
         self._next_reading_s = now + self._settings.reading_interval_s
-        self._oom.read()
+        with contextlib.suppress(OSError):  # out of descriptors: the reading before stands
+            self._oom.read()
         for slow in self._inspector.inspect(self._workers.values(), now):
             self._say(slow)
         self._own_cgroups.sweep()

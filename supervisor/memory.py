@@ -14,6 +14,7 @@ from enum import Enum
 import psutil
 
 KEPT_READINGS = 40
+UNREADABLE = (psutil.Error, OSError)  # it has gone, or we are out of descriptors
 KILL_FACTOR = 1.5
 USS_SHARE = 0.01  # of the time, at most, is spent on exact readings: they take 10 ms per GB
 
@@ -54,7 +55,7 @@ class MemoryLog:
         try:
             self._process = self._process or psutil.Process(self._pid)
             memory = self._process.memory_info()
-        except psutil.Error:
+        except UNREADABLE:
             return False
         if memory.rss:  # a process that has ended and is not reaped yet has none
             self._readings.append((now, memory.rss))
@@ -67,7 +68,7 @@ class MemoryLog:
         try:
             self._process = self._process or psutil.Process(self._pid)
             return str(self._process.status())
-        except psutil.Error:
+        except UNREADABLE:
             return ""
 
     def begin_charge(self, now: float) -> None:
@@ -93,7 +94,7 @@ class MemoryLog:
         start_s = time.thread_time()
         try:
             return int(self._process.memory_full_info().uss)
-        except psutil.Error:
+        except UNREADABLE:
             return 0
         finally:
             self._exact_from_s = now + (time.thread_time() - start_s) / USS_SHARE
@@ -107,5 +108,5 @@ def rss_bytes(pid: int) -> int:
     """Return the resident memory of process ``pid`` in bytes; 0 if it has gone."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
+    except UNREADABLE:
         return 0

