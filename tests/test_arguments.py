@@ -157,8 +157,8 @@ def test_a_wrong_argument_is_named_with_what_to_write_instead(
 )
 def test_a_memory_limit_is_bytes_or_text(given: Any, limit_bytes: int | None) -> None:
     loader = DataLoader(range(10), num_workers=1, worker_memory_limit=given)
-    assert loader._memory_limit_bytes == limit_bytes
     assert loader.worker_memory_limit == given
+    assert arguments.checked_memory_limit(given, num_workers=1) == limit_bytes
 
 
 class WithoutLength:

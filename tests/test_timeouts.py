@@ -222,7 +222,7 @@ def test_a_supervisor_that_was_stopped_takes_nobody_for_hung() -> None:
     with loader:
         iterator = iter(loader)
         numbers = [next(iterator)]
-        (pool, _) = loader._pools[0]
+        (pool, _) = loader._live.pools[0]
         assert pool._supervisor is not None
         os.kill(pool._supervisor.pid, signal.SIGSTOP)
         time.sleep(2.0)

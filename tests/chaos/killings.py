@@ -267,7 +267,7 @@ def _batches(loader: DataLoader) -> list[bytes]:
 
 def supervisor_pid(loader: DataLoader) -> int:
     """Return the pid of the supervisor that a loader has, dead or alive."""
-    supervisor = loader._pools[0][0]._supervisor
+    supervisor = loader._live.pools[0][0]._supervisor
     return 0 if supervisor is None else supervisor.pid
 
 

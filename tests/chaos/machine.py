@@ -237,7 +237,7 @@ class LoaderMachine(RuleBasedStateMachine):
         self.readers.clear()
         self._make(seed, num_workers, persistent, in_order)
 
-    @precondition(lambda self: self.loader._pools)
+    @precondition(lambda self: self.loader._live.pools)
     @rule()
     def fork_the_consumer(self) -> None:
         assert in_child(self._use_in_child) == "refused"

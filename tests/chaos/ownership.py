@@ -17,7 +17,7 @@ from dataloader.slots import Slot
 
 def double_owners(loader: DataLoader) -> list[str]:
     """Return what is owned twice, a line each."""
-    return [line for pool, _ in loader._pools for line in _double_owners(pool)]
+    return [line for pool, _ in loader._live.pools for line in _double_owners(pool)]
 
 
 def _double_owners(pool: BatchPool) -> Iterator[str]:

@@ -25,7 +25,7 @@ def test_a_slot_with_two_owners_is_found() -> None:
     with DataLoader(LargeArrays(40), num_workers=1, multiprocessing_context="fork") as loader:
         iterator = iter(loader)
         batches = [next(iterator) for _ in range(5)]
-        (pool, _), *_ = loader._pools
+        (pool, _), *_ = loader._live.pools
         slot = next(slot for slot in pool._slots if slot.has_view)
         (link,) = pool._links.values()
         assert double_owners(loader) == []

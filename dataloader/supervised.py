@@ -1,0 +1,351 @@
+"""What every loader of ours does, whichever class it is: epochs in process or by supervised workers.
+
+    DataLoader (numpy)            torch.DataLoader (a subclass of torch's)
+        arguments, samplers           torch's arguments, samplers, draws
+              \\                         /
+               SupervisedLoader: begins epochs, keeps workers, tells figures
+                          |
+                     LiveState: what is running
+
+A class that inherits from this has its arguments as attributes, and ``_given``: them as they were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from dataloader import arguments
+from dataloader.batch_pool import BatchPool
+from dataloader.datasets import Subset
+from dataloader.iterators import InProcessIterator, WorkerIterator
+from dataloader.live_state import LiveState
+from dataloader.pieces import derived_seed
+from dataloader.recipe import Collate, Recipe, WorkerInit
+from dataloader.review import Review
+from dataloader.sample_errors import OnError, SampleError
+from dataloader.samplers import BatchSampler, checked_count, iterate
+from dataloader.stats import LoaderStats
+from dataloader.status import WorkerStatus
+from dataloader.watch import Bar, Watch
+from dataloader.worker import Server
+from supervisor.payload import PayloadError
+from supervisor.policy import RestartPolicy
+from supervisor.report import ExitReport
+
+ADVICE = (
+    "leave it out of the pickle by __getstate__ and make it where it is used, or pass "
+    "multiprocessing_context='fork', which pickles nothing"
+)
+
+Self = TypeVar("Self", bound="SupervisedLoader")
+
+
+class Start(NamedTuple):
+    """What one epoch begins with.
+
+    Parameters:
+        seed: of the random state that its samples are loaded with.
+        epoch: its number.
+        batches: of indices, being drawn from the sampler.
+    """
+
+    seed: int
+    epoch: int
+    batches: Iterator[Any]
+
+
+class SupervisedLoader:
+    """Begins epochs, keeps workers, and tells figures of both."""
+
+    dataset: Any
+    batch_size: int | None
+    sampler: Iterable[Any]
+    batch_sampler: Iterable[Any] | None
+    collate_fn: Collate
+    worker_init_fn: WorkerInit | None
+    num_workers: int
+    prefetch_factor: int | None
+    persistent_workers: bool
+    timeout: float
+    in_order: bool
+    restart: RestartPolicy | None
+    on_error: OnError
+    worker_memory_limit: int | str | None
+    progress: bool
+    seed: int | None
+    _given: Mapping[str, Any]
+    _live: LiveState
+
+    _in_process_iterator: type[InProcessIterator] = InProcessIterator
+    _worker_iterator: type[WorkerIterator] = WorkerIterator
+    _server: type[Server] = Server
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is running: a copy starts its own."""
+        return {**self.__dict__, "_live": self._live.fresh()}
+
+    # ---- epochs ----------------------------------------------------------------------------------
+
+    def _begin_epoch(self) -> InProcessIterator | WorkerIterator:
+        """Return the iterator of one more epoch."""
+        with self._live.lock:
+            epoch, self._live.next_epoch = self._live.next_epoch, self._live.next_epoch + 1
+            recipe = Recipe.of(
+                self.dataset,
+                self.collate_fn,
+                in_batches=self.batch_sampler is not None,
+                may_skip=self.on_error != "raise",
+            )
+            if self.num_workers == 0:
+                return self._begin_in_process(recipe, epoch)
+            return self._begin_with_workers(recipe, epoch)
+
+    def _begin_in_process(self, recipe: Recipe, epoch: int) -> InProcessIterator:
+        start, watch, review = self._start(epoch), self._new_watch(), self._review(epoch)
+        return self._in_process_iterator(recipe, start.batches, start.seed, watch, review)
+
+    def _begin_with_workers(self, recipe: Recipe, epoch: int) -> WorkerIterator:
+        for pool, _ in self._live.pools:
+            pool.require_ours()
+        start = self._start(epoch)
+        pool = self._live.idle_pool() or self._live.add(self._new_pool())
+        with pool.turn:
+            try:
+                self._make_ready(pool, recipe, start.seed)
+            except BaseException:
+                self._live.drop(pool)
+                raise
+            iterator = self._worker_iterator(
+                pool,
+                start.batches,
+                seed=start.seed,
+                window=self.num_workers * self._prefetch,
+                in_order=self.in_order,
+                keep_workers=self.persistent_workers,
+                watch=self._new_watch(),
+                review=self._review(epoch),
+            )
+        self._live.note_user(pool, iterator)
+        return iterator
+
+    def _start(self, epoch: int) -> Start:
+        """Return what the epoch begins with, having drawn whatever there is to draw."""
+        raise NotImplementedError
+
+    def _drawn(self, seed: int, epoch: int) -> Iterator[Any]:
+        """Begin to draw from the sampler: lists of indices, of one each where samples come singly."""
+        if self.batch_sampler is None:
+            return BatchSampler(self.sampler, batch_size=1, drop_last=False).iterate(seed, epoch)
+        return iterate(self.batch_sampler, seed, epoch)
+
+    def _new_watch(self) -> Watch:
+        try:
+            total: int | None = self.num_items
+        except TypeError:
+            total = None
+        bar = Bar(total, self._live.deaths) if self.progress else None
+        return Watch(self._live.new_tally(), total, bar)
+
+    def _review(self, epoch: int) -> Review:
+        max_attempts = (self.restart or RestartPolicy()).max_attempts
+        return Review(self.on_error, epoch, max_attempts, self.timeout)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next ``iter()`` begin epoch number ``epoch``, counted from 0.
+
+        A sampler of the user's that has ``set_epoch``, such as a distributed one, is told as well.
+
+        Raises:
+            ValueError, TypeError: ``epoch`` is no whole number of at least 0.
+
+        >>> from dataloader import DataLoader
+        >>> loader = DataLoader(range(9), shuffle=True)
+        >>> first, second = list(loader), list(loader)
+        >>> loader.set_epoch(0)
+        >>> list(loader) == first != second
+        True
+        """
+        self._live.next_epoch = checked_count("epoch", epoch, least=0)
+        samplers = (self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None))
+        for sampler in {id(sampler): sampler for sampler in samplers}.values():
+            tell = getattr(sampler, "set_epoch", None)
+            if tell is not None:
+                tell(self._live.next_epoch)
+
+    # ---- workers ---------------------------------------------------------------------------------
+
+    def _make_ready(self, pool: BatchPool, recipe: Recipe, seed: int) -> None:
+        if self.persistent_workers and pool.workers and not pool.is_broken:
+            pool.check()
+            return
+        if self.persistent_workers and not pool.has_raised:
+            pool.raise_if_broken()  # by a death after which the epoch could still be completed
+        pool.stop()
+        server = self._server(recipe, seed, self.worker_init_fn)
+        try:
+            pool.start(server.serve, server.set_up)
+        except PayloadError as error:
+            names = ("dataset", "collate_fn", "worker_init_fn")
+            parts = {name: getattr(self, name) for name in names}
+            named = PayloadError.about(parts, ADVICE) or error
+            raise named from named.__cause__
+
+    @property
+    def _prefetch(self) -> int:
+        return self.prefetch_factor or arguments.DEFAULT_PREFETCH
+
+    @property
+    def start_method(self) -> str:
+        """How workers are started: "forkserver", "fork" or "spawn".
+
+        >>> from dataloader import DataLoader
+        >>> DataLoader(range(9)).start_method
+        'forkserver'
+        """
+        raise NotImplementedError
+
+    def _new_pool(self) -> BatchPool:
+        return BatchPool(
+            self.num_workers,
+            self.start_method,
+            self.restart,
+            self._prefetch,
+            timeout_s=self.timeout or None,
+            memory_limit_bytes=arguments.checked_memory_limit(self.worker_memory_limit, self.num_workers),
+            judges=self.on_error != "raise",
+        )
+
+    def workers(self) -> list[WorkerStatus]:
+        """Return the WorkerStatus of each worker that lives now, in order of id; none before ``iter()``.
+
+        >>> from dataloader import DataLoader
+        >>> DataLoader(range(9), num_workers=2).workers()
+        []
+        """
+        return self._live.workers()
+
+    @property
+    def reports(self) -> list[ExitReport]:
+        """The ExitReport of every end of a worker so far, ordered stops included.
+
+        >>> from dataloader import DataLoader
+        >>> with DataLoader([7], num_workers=1) as loader:
+        ...     _ = list(loader)
+        >>> [report.reason.name for report in loader.reports]
+        ['CLOSED']
+        """
+        return self._live.reports
+
+    def close(self) -> None:
+        """End all workers and wait for their end.
+
+        An iterator that has not delivered everything then raises RuntimeError, also while another thread
+        waits in its ``next()``; an ``iter()`` under way is waited for. The loader can be iterated again, and
+        ``close`` be called again. ``with`` closes a loader at its end.
+        """
+        self._live.close()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- figures ---------------------------------------------------------------------------------
+
+    def stats(self) -> LoaderStats:
+        """Return figures of all epochs so far.
+
+        >>> from dataloader import DataLoader
+        >>> loader = DataLoader(range(10), batch_size=4)
+        >>> _ = list(loader), list(loader)
+        >>> stats = loader.stats()
+        >>> stats.batches, stats.samples
+        (6, 20)
+        """
+        return self._live.stats()
+
+    @property
+    def skipped(self) -> list[SampleError]:
+        """The SampleError of every sample that was left out so far, in order of delivery.
+
+        >>> from dataloader import DataLoader
+        >>> loader = DataLoader(range(4), batch_size=2, collate_fn=lambda numbers: [1 // numbers[0]],
+        ...                     on_error="skip")
+        >>> list(loader), loader.skipped[0].index
+        ([[0]], [0, 1])
+        """
+        return self._live.skipped
+
+    # ---- parts -----------------------------------------------------------------------------------
+
+    @property
+    def num_items(self) -> int:
+        """How many samples an epoch delivers.
+
+        Raises TypeError where a sampler without a length decides, or a ``batch_sampler`` of the user's.
+
+        >>> from dataloader import DataLoader
+        >>> DataLoader(range(10), batch_size=4, drop_last=True).num_items
+        8
+        """
+        if self.batch_sampler is None:
+            return len(self.sampler)  # type: ignore[arg-type]
+        if isinstance(self.batch_sampler, BatchSampler):
+            return self.batch_sampler.num_items
+        raise TypeError(f"batch_sampler={self.batch_sampler!r} does not tell how many samples it asks for")
+
+    def slice(self: Self, start: int, stop: int) -> Self:
+        """Return a loader of samples ``start`` to ``stop - 1`` of the dataset, like this one otherwise.
+
+        Its seed follows from this loader's, ``start`` and ``stop``. It begins with epoch 0.
+
+        Parameters:
+            start, stop: 0 <= start <= stop <= the dataset's length.
+
+        Raises:
+            ValueError: there are no such samples, or a sampler of the user's decides.
+            TypeError: a bound is no whole number.
+
+        >>> from dataloader import DataLoader
+        >>> loader = DataLoader(range(10), batch_size=4)
+        >>> [batch.tolist() for batch in loader.slice(5, 10)]
+        [[5, 6, 7, 8], [9]]
+        """
+        for name in ("sampler", "batch_sampler"):
+            if self._given[name] is not None:
+                raise ValueError(
+                    f"{name}={self._given[name]!r} decides which samples come: slice that instead"
+                )
+        length = len(self.dataset)
+        start, stop = checked_count("start", start, least=0), checked_count("stop", stop, least=0)
+        if not start <= stop <= length:
+            raise ValueError(f"start={start}, stop={stop}: give 0 <= start <= stop <= {length}")
+        return type(self)(**{**self._given, **self._part(start, stop)})
+
+    def _part(self, start: int, stop: int) -> dict[str, Any]:
+        """Return the arguments that differ in a part of this loader."""
+        seed = None if self.seed is None else derived_seed(self.seed, start, stop)
+        return {"dataset": Subset(self.dataset, range(start, stop)), "seed": seed, "generator": None}
+
+    def split(self: Self, n: int) -> list[Self]:
+        """Return ``n`` loaders that share the dataset's samples out between them, as equally as can be.
+
+        Parameters:
+            n: at least 1; beyond the number of samples some loaders have none.
+
+        Raises:
+            ValueError, TypeError: as ``slice`` does.
+
+        >>> from dataloader import DataLoader
+        >>> [part.num_items for part in DataLoader(range(10)).split(3)]
+        [4, 3, 3]
+        """
+        size, longer = divmod(len(self.dataset), checked_count("n", n, least=1))
+        starts = [part * size + min(part, longer) for part in range(n + 1)]
+        return [self.slice(start, stop) for start, stop in pairwise(starts)]
