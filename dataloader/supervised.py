@@ -104,13 +104,13 @@ class SupervisedLoader:
             return self._begin_with_workers(recipe, epoch)
 
     def _begin_in_process(self, recipe: Recipe, epoch: int) -> InProcessIterator:
-        start, watch, review = self._start(epoch), self._new_watch(), self._review(epoch)
+        start, watch, review = self._start(epoch), self._new_watch(self._live.deaths()), self._review(epoch)
         return self._in_process_iterator(recipe, start.batches, start.seed, watch, review)
 
     def _begin_with_workers(self, recipe: Recipe, epoch: int) -> WorkerIterator:
         for pool, _ in self._live.pools:
             pool.require_ours()
-        start = self._start(epoch)
+        start, deaths_before = self._start(epoch), self._live.deaths()
         pool = self._live.idle_pool() or self._live.add(self._new_pool())
         with pool.turn:
             try:
@@ -125,7 +125,7 @@ class SupervisedLoader:
                 window=self.num_workers * self._prefetch,
                 in_order=self.in_order,
                 keep_workers=self.persistent_workers,
-                watch=self._new_watch(),
+                watch=self._new_watch(deaths_before),
                 review=self._review(epoch),
             )
         self._live.note_user(pool, iterator)
@@ -141,13 +141,14 @@ class SupervisedLoader:
             return BatchSampler(self.sampler, batch_size=1, drop_last=False).iterate(seed, epoch)
         return iterate(self.batch_sampler, seed, epoch)
 
-    def _new_watch(self) -> Watch:
+    def _new_watch(self, deaths_before: int) -> Watch:
         try:
             total: int | None = self.num_items
         except TypeError:
             total = None
-        bar = Bar(total, self._live.deaths) if self.progress else None
-        return Watch(self._live.new_tally(), total, bar)
+        live = self._live
+        bar = Bar(total, lambda: live.deaths() - deaths_before) if self.progress else None
+        return Watch(live.new_tally(), total, bar)
 
     def _review(self, epoch: int) -> Review:
         max_attempts = (self.restart or RestartPolicy()).max_attempts

@@ -45,12 +45,11 @@ class Bar:
 
     Parameters:
         total: samples in all, None where that is not known.
-        deaths: tells how many workers have died so far, before this bar too.
+        deaths: tells how many workers have died in this epoch so far.
     """
 
     def __init__(self, total: int | None, deaths: Callable[[], int]) -> None:
-        before = deaths()
-        self._deaths: Callable[[], int] = lambda: deaths() - before
+        self._deaths = deaths
         self._shown_deaths = 0
         self._tqdm = _tqdm()(total=total, unit=" samples", dynamic_ncols=True, disable=not _is_watched())
         self._total = total
