@@ -72,7 +72,7 @@ class SupervisorHandle:
 
         def run() -> None:
             ours.close()
-            loop.Supervisor(theirs, pages_fd, settings, job).run()
+            loop.supervise(theirs, pages_fd, settings, job)
 
         pid = launch.fork(run)
         theirs.close()

@@ -36,6 +36,7 @@ from supervisor.inspection import Inspector
 from supervisor.linux import fill_standard_descriptors, open_pidfd
 from supervisor.memory import rss_bytes
 from supervisor.messages import (
+    Broken,
     Check,
     Checked,
     Died,
@@ -84,7 +85,18 @@ def supervise_fresh(control_fd: int, pages_fd: int, settings: Settings) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for fd in (control_fd, pages_fd):
         os.set_inheritable(fd, False)
-    Supervisor(Channel.from_descriptor(control_fd), pages_fd, settings).run()
+    supervise(Channel.from_descriptor(control_fd), pages_fd, settings)
+
+
+def supervise(control: Channel, pages_fd: int, settings: Settings, job: child.Job | None = None) -> None:
+    """Be a supervisor. What ends it before its time, the consumer is told first: see Supervisor."""
+    try:
+        Supervisor(control, pages_fd, settings, job).run()
+    except Exception as error:
+        packed = exceptions.pack(error, f"in the supervisor (pid {os.getpid()})")
+        with contextlib.suppress(OSError):
+            control.try_send(encode(0, Broken(packed)), [])
+        raise
 
 
 class Supervisor:
@@ -199,16 +211,18 @@ class Supervisor:
             self._outbox.clear()
             self._begin_stop()
         while self._control.inbox:
-            data, descriptors = opened(self._control.inbox.popleft())
-            number, command = decode(data)
-            if number <= self._last_command:
-                close_all(descriptors)
-                continue
-            self._last_command = number
             try:
-                self._handle(command, descriptors)
+                self._obey(*opened(self._control.inbox.popleft()))
             except Exception as error:
                 self._say(Failed(exceptions.pack(error, f"in the supervisor (pid {os.getpid()})")))
+
+    def _obey(self, data: bytes, descriptors: list[int]) -> None:
+        number, command = decode(data)
+        if number <= self._last_command:
+            close_all(descriptors)
+            return
+        self._last_command = number
+        self._handle(command, descriptors)
 
     def _handle(self, command: object, descriptors: list[int]) -> None:
         match command:

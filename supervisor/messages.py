@@ -180,8 +180,15 @@ class Failed:
     exception: bytes
 
 
+@dataclass(frozen=True)
+class Broken:
+    """The supervisor ends by this exception, packed. It bears no number, and is the last that is said."""
+
+    exception: bytes
+
+
 Command = Start | Check | End | Judge | Stop
-Event = Started | Ready | Slow | Died | GaveUp | Warned | Checked | Stopped | Failed
+Event = Started | Ready | Slow | Died | GaveUp | Warned | Checked | Stopped | Failed | Broken
 
 
 def encode(number: int, body: Command | Event) -> bytes:

@@ -119,6 +119,7 @@ class OomWatch:
 
     def __init__(self) -> None:
         self._log = KernelLog()
+        self._total_bytes = psutil.virtual_memory().total  # now: at a death there may be no descriptor left
         self._patients: dict[int, Patient] = {}
         self._unexplained: deque[tuple[int, int]] = deque(maxlen=MAX_UNEXPLAINED)  # peak, count at the death
         self._settle(None)
@@ -176,7 +177,7 @@ class OomWatch:
             limit_bytes=None if self._tightest is None else self._tightest.limit_bytes(),
             used_bytes=patient.used_bytes,
             available_bytes=patient.available_bytes,
-            total_bytes=psutil.virtual_memory().total,
+            total_bytes=self._total_bytes,
         )
 
     def _explain(self, patient: Patient, facts: MemoryFacts, dying: int) -> MemoryFacts:

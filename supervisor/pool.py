@@ -35,6 +35,7 @@ from supervisor.child import Serve, Setup
 from supervisor.handle import SupervisorHandle
 from supervisor.linux import fill_standard_descriptors, own, require_linux
 from supervisor.messages import (
+    Broken,
     Check,
     Checked,
     Died,
@@ -168,6 +169,7 @@ class WorkerPool:
         self._failure: bytes | None = None
         self._start_error: bytes | None = None
         self._last_exception: bytes | None = None
+        self._supervisor_exception: bytes | None = None  # what ended it
         self._told_before = 0  # reports before the last start()
         self._inherited = False
         _live.add(self)
@@ -234,6 +236,7 @@ class WorkerPool:
     def _begin(self, supervisor: SupervisorHandle, payload: Payload | None) -> None:
         if supervisor is not self._supervisor:
             self._supervisor, self._last_event, self._poller = supervisor, 0, None
+            self._supervisor_exception = None
         self._gave_up = self._failure = self._start_error = self._last_exception = None
         self._told_before = len(self.reports)
         self._succession = Succession(self._settings.start_method, self._settings.policy)
@@ -359,7 +362,9 @@ class WorkerPool:
             self._failure = exceptions.pack(error)  # it may have brought a worker's pipe
             return
         number, event = decode(data)
-        if number > self._last_event:
+        if isinstance(event, Broken):
+            self._supervisor_exception = event.exception
+        elif number > self._last_event:
             self._handle(event, descriptors)
             self._last_event = number
 
@@ -548,7 +553,9 @@ class WorkerPool:
             if worker not in immortals:
                 self._restarts_before[worker.worker] = worker.restarts + 1
                 self._bury(orphan_report(worker, asked=self._stopping), blame=False)
-        self._publish(supervisor_report(supervisor.pid, status))
+        self._last_exception = self._supervisor_exception or self._last_exception
+        traceback = exceptions.text_of(self._supervisor_exception) if self._supervisor_exception else ""
+        self._publish(supervisor_report(supervisor.pid, status, traceback))
         self._follow_supervisor(immortals)
 
     def _follow_supervisor(self, immortals: list[PoolWorker]) -> None:
@@ -578,6 +585,7 @@ class WorkerPool:
             self._end_with_supervisor(f"It could not be replaced: {error}.")
             return
         self._supervisor, self._last_event, self._poller, self._revival_due_s = successor, 0, None, None
+        self._supervisor_exception = None
         self._checked = True  # a Check may have been lost; no death is left to be dealt with
 
     # ---- stopping --------------------------------------------------------------------------------

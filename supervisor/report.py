@@ -226,13 +226,16 @@ def _is_plain(index: Any) -> bool:
         return False
 
 
-def supervisor_report(pid: int, status: int) -> ExitReport:
-    """Return the report of a supervisor's own end, under the worker id SUPERVISOR."""
+def supervisor_report(pid: int, status: int, traceback: str = "") -> ExitReport:
+    """Return the report of a supervisor's own end, under the worker id SUPERVISOR.
+
+    ``traceback``: the text of what ended it, if it could still tell.
+    """
     if status == LOST:
         because = "this process, or whoever reaps for it, had waited for it elsewhere"
         verdict = Verdict(ExitReason.KILLED, "unknown", because)
     else:
-        verdict = classify(status, Evidence())
+        verdict = classify(status, Evidence(raised=bool(traceback)))
     reason, confidence, because = verdict
     return ExitReport(
         worker=SUPERVISOR,
@@ -240,6 +243,7 @@ def supervisor_report(pid: int, status: int) -> ExitReport:
         reason=reason,
         exit_code=exit_code(status),
         signal=signal_number(status),
+        traceback=traceback,
         confidence=confidence,
         evidence=["this was the supervisor process", because],
     )

@@ -16,6 +16,7 @@ import pytest
 
 from supervisor.channel import Channel
 from supervisor.child import WorkerContext
+from supervisor.loop import Supervisor
 from supervisor.page import DONE, State
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
@@ -24,7 +25,7 @@ from supervisor.verdict import ExitReason
 from tests.forks import in_child
 from tests.processes import is_gone, kill_and_await_death, living_descendants, open_descriptors, wait_until
 from tests.supervisor import toys
-from tests.supervisor.toys import EAGER, await_reports, end_worker, serve
+from tests.supervisor.toys import EAGER, START_METHODS, await_reports, end_worker, serve, supervisor_pid
 
 pytestmark = pytest.mark.slow
 
@@ -40,6 +41,14 @@ def echo(pool: WorkerPool, worker: int = 0) -> bytes:
 
 def ends(pool: WorkerPool) -> list[tuple[int, ExitReason]]:
     return [(report.worker, report.reason) for report in pool.reports]
+
+
+def leave_no_descriptor(pid: int) -> None:
+    """Let process ``pid`` open nothing more."""
+    taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    lowest_free = min(set(range(len(taken) + 1)) - taken)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest_free, hard))
 
 
 # ---- another follows -----------------------------------------------------------------------------
@@ -357,3 +366,27 @@ def test_workers_that_cannot_be_ended_keep_their_work_and_end_the_pool(
             pool.receive(0)
     assert deaths == []
     assert living_descendants() == []
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_one_without_descriptors_explains_a_death_and_says_why_it_cannot_replace(start_method: str) -> None:
+    with WorkerPool(2, start_method=start_method, policy=EAGER) as pool:
+        pool.start(serve)
+        leave_no_descriptor(supervisor_pid(pool))
+        kill_and_await_death(pool.workers[0].pid)
+        with pytest.raises(WorkerDiedError, match=r"could not be replaced: .*Too many open files") as caught:
+            pool.receive(0)
+        assert caught.value.report.signal == signal.SIGKILL
+
+
+def test_the_exception_that_ends_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(supervisor: Supervisor) -> None:
+        raise LookupError("what no one foresaw")
+
+    monkeypatch.setattr(Supervisor, "_announce_ready", fail)
+    with WorkerPool(1, start_method="fork") as pool, pytest.raises(WorkerDiedError) as caught:
+        pool.start(serve)
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert caught.value.report.reason is ExitReason.EXCEPTION
+    assert "_announce_ready" in caught.value.report.traceback
+    assert "what no one foresaw" in str(caught.value)
