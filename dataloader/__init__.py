@@ -9,6 +9,7 @@
 from dataloader.arena import empty
 from dataloader.collate import default_collate, default_convert
 from dataloader.datasets import ConcatDataset, Dataset, IterableDataset, Subset
+from dataloader.distributed_sampler import DistributedSampler
 from dataloader.loader import DataLoader
 from dataloader.sample_errors import SampleError
 from dataloader.samplers import (
@@ -29,6 +30,7 @@ __all__ = [
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "DistributedSampler",
     "ExitReason",
     "ExitReport",
     "IterableDataset",
