@@ -7,8 +7,21 @@
 """
 
 from dataloader.arena import empty
+from dataloader.batch_by_cost import BatchByCost, BucketSampler
 from dataloader.collate import default_collate, default_convert
-from dataloader.datasets import ConcatDataset, Dataset, IterableDataset, Subset
+from dataloader.datasets import (
+    ChainDataset,
+    ConcatDataset,
+    Dataset,
+    IterableDataset,
+    MappedDataset,
+    SamplerDataset,
+    ShuffledDataset,
+    StackDataset,
+    Subset,
+    WindowedDataset,
+    random_split,
+)
 from dataloader.distributed_sampler import DistributedSampler
 from dataloader.loader import DataLoader
 from dataloader.sample_errors import SampleError
@@ -26,7 +39,10 @@ from supervisor.report import ExitReport, WorkerDiedError
 from supervisor.verdict import ExitReason
 
 __all__ = [
+    "BatchByCost",
     "BatchSampler",
+    "BucketSampler",
+    "ChainDataset",
     "ConcatDataset",
     "DataLoader",
     "Dataset",
@@ -34,18 +50,24 @@ __all__ = [
     "ExitReason",
     "ExitReport",
     "IterableDataset",
+    "MappedDataset",
     "RandomSampler",
     "RestartPolicy",
     "SampleError",
     "Sampler",
+    "SamplerDataset",
     "SequentialSampler",
+    "ShuffledDataset",
+    "StackDataset",
     "Subset",
     "SubsetRandomSampler",
     "WeightedRandomSampler",
+    "WindowedDataset",
     "WorkerDiedError",
     "WorkerInfo",
     "default_collate",
     "default_convert",
     "empty",
     "get_worker_info",
+    "random_split",
 ]

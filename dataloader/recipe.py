@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dataloader.arena import Arena, use
-from dataloader.datasets import fetch_all, loads_together
+from dataloader.datasets import fetch, fetch_all, loads_together
 from dataloader.pieces import layout, piece_seeds
 from dataloader.random_state import Setter
 from dataloader.sample_errors import Failure, Survivors
@@ -72,7 +72,8 @@ def together(dataset: Any, order: Order, start: int, stop: int, page: Page, fail
 
 def one(dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]) -> Any:
     """Return the only sample of a batch that is none."""
-    return each(dataset, order, start, stop, page, failures)[0]
+    page.words[ITEM] = 0
+    return fetch(dataset, order.indices[0])
 
 
 Fetch = Callable[[Any, Order, int, int, Page, list[Failure]], Any]

@@ -55,7 +55,15 @@ class SequentialSampler(Sampler):
         return len(self.data_source)
 
 
-class SeededSampler(Sampler):
+class EpochSampler(Sampler):
+    """A sampler that a loader asks for one epoch, by its seed and the epoch's number."""
+
+    def iterate(self, seed: int, epoch: int) -> Iterator[Any]:
+        """Return what ``iter()`` gives, in one epoch of a loader with this seed."""
+        raise NotImplementedError(f"{type(self).__name__} must define iterate(seed, epoch)")
+
+
+class SeededSampler(EpochSampler):
     """A sampler whose order follows from a seed and the number of the epoch.
 
     Parameters:
@@ -229,7 +237,7 @@ class WeightedRandomSampler(SeededSampler):
         return self.num_samples
 
 
-class BatchSampler(Sampler):
+class BatchSampler(EpochSampler):
     """Lists of ``batch_size`` consecutive indices of ``sampler``; the last may be shorter, or is dropped.
 
     Parameters:
@@ -289,7 +297,7 @@ class _Batches:
 
 def iterate(sampler: Iterable[Any], seed: int, epoch: int) -> Iterator[Any]:
     """Return the iterator of ``sampler`` for one epoch of a loader with this seed."""
-    if isinstance(sampler, SeededSampler | BatchSampler):
+    if isinstance(sampler, EpochSampler):
         return sampler.iterate(seed, epoch)
     return iter(sampler)
 

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from dataloader import arguments
+from dataloader.batch_by_cost import BatchByCost
 from dataloader.batch_pool import BatchPool
 from dataloader.datasets import Subset
 from dataloader.iterators import InProcessIterator, WorkerIterator
@@ -297,7 +298,7 @@ class SupervisedLoader:
         """
         if self.batch_sampler is None:
             return len(self.sampler)  # type: ignore[arg-type]
-        if isinstance(self.batch_sampler, BatchSampler):
+        if isinstance(self.batch_sampler, BatchSampler | BatchByCost):
             return self.batch_sampler.num_items
         raise TypeError(f"batch_sampler={self.batch_sampler!r} does not tell how many samples it asks for")
 
