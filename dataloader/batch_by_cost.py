@@ -93,7 +93,7 @@ class BatchByCost(EpochSampler):
     def size_of(self, costs: Iterable[float]) -> tuple[int, bool]:
         """Return how many of the samples that have these ``costs`` make a batch, and whether it is full.
 
-        It is full if none could follow, whatever it cost. A batch has one sample at least.
+        It is full if the next does not fit, or nothing is left of the budget. It has one sample at least.
         """
         size, total, dearest = 0, 0.0, 0.0
         for cost in costs:
@@ -157,7 +157,7 @@ class _Ahead:
 
         An index whose cost cannot be told is dropped as that is raised.
         """
-        self._intake.draw(self.indices, count - len(self.indices))
+        self._intake.draw(self.indices, max(0, count - len(self.indices)))
         while len(self.costs) < len(self.indices):
             try:
                 self.costs.append(self._cost(self.indices[len(self.costs)]))

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dataloader.arena import Arena, use
-from dataloader.datasets import fetch, fetch_all, loads_together
+from dataloader.datasets import by_row, fetch, fetch_all, loads_singly, loads_together
+from dataloader.interrupts import is_interrupt
 from dataloader.pieces import layout, piece_seeds
 from dataloader.random_state import Setter
 from dataloader.sample_errors import Failure, Survivors
@@ -35,6 +36,10 @@ class Order(NamedTuple):
     batch: int
     indices: Sequence[Any]
     skip: Sequence[int] = ()
+
+
+Fetch = Callable[[Any, Order, int, int, Page, list[Failure]], Any]
+"""Loads samples ``start`` to ``stop - 1`` of a batch, and notes failures that are not raised."""
 
 
 def each(dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]) -> list[Any]:
@@ -66,17 +71,40 @@ def each_that_loads(
 
 
 def together(dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]) -> Any:
-    """Return all samples of a batch, loaded by one call of ``__getitems__``."""
-    return fetch_all(dataset, order.indices)
+    """Return all samples of a batch, loaded by one call of ``__getitems__``.
+
+    Where that raises they are loaded again one by one, so that the one that fails is known.
+    """
+    return _together(dataset, order, page, failures, each)
+
+
+def together_those_that_load(
+    dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]
+) -> Any:
+    """Return the samples of a batch, loaded by one call; where one fails, the others, one by one."""
+    return _together(dataset, order, page, failures, each_that_loads)
+
+
+def _together(dataset: Any, order: Order, page: Page, failures: list[Failure], singly: Fetch) -> Any:
+    count = len(order.indices)
+    if order.skip:
+        return singly(by_row(dataset), order, 0, count, page, failures)
+    try:
+        return fetch_all(dataset, order.indices)
+    except BaseException as error:
+        if is_interrupt(error) or not loads_singly(dataset):
+            raise
+        raised = error
+    samples = singly(by_row(dataset), order, 0, count, page, failures)
+    if not failures:
+        raise raised
+    return samples
 
 
 def one(dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]) -> Any:
     """Return the only sample of a batch that is none."""
     page.words[ITEM] = 0
     return fetch(dataset, order.indices[0])
-
-
-Fetch = Callable[[Any, Order, int, int, Page, list[Failure]], Any]
 
 
 @dataclass(frozen=True)
@@ -86,7 +114,7 @@ class Recipe:
     Parameters:
         dataset: the user's.
         collate: makes the batch; of the one sample itself where ``fetch`` is ``one``.
-        fetch: ``each``, ``each_that_loads``, ``together`` or ``one``.
+        fetch: ``each``, ``each_that_loads``, ``together``, ``together_those_that_load`` or ``one``.
     """
 
     dataset: Any
@@ -102,7 +130,7 @@ class Recipe:
         if not in_batches:
             return cls(dataset, collate, one)
         if loads_together(dataset):
-            return cls(dataset, collate, together)
+            return cls(dataset, collate, together_those_that_load if may_skip else together)
         return cls(dataset, collate, each_that_loads if may_skip else each)
 
     def make(self, order: Order, page: Page, setter: Setter, arena: Arena | None = None) -> Any:

@@ -15,6 +15,7 @@ import pytest
 from dataloader import (
     ConcatDataset,
     DataLoader,
+    Dataset,
     ExitReason,
     RestartPolicy,
     SampleError,
@@ -35,6 +36,10 @@ def fail() -> None:
 
 def stop() -> None:
     raise StopIteration
+
+
+def leave() -> None:
+    raise SystemExit("enough")
 
 
 def crash() -> None:
@@ -175,21 +180,75 @@ class Together(Samples):
         return [self[index] for index in indices]
 
 
+class OnlyTogether(Dataset[Any]):
+    """Loads the samples of a batch by one call, and cannot load one."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self.samples[index] for index in indices]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
 @WITH_AND_WITHOUT_WORKERS
 def test_where_it_cannot_be_told_which_sample_failed_the_batch_is_skipped(num_workers: int) -> None:
-    batches, loader = loaded(Together({9: fail}), num_workers, on_error="skip")
+    batches, loader = loaded(OnlyTogether(Samples({9: fail})), num_workers, on_error="skip")
     assert [batch[0] for batch in batches] == [0, 16, 24, 32]
     assert indices(loader) == [list(range(8, 16))]
+
+
+@WITH_AND_WITHOUT_WORKERS
+@pytest.mark.parametrize("error", [fail, stop, leave])
+def test_where_samples_load_singly_too_only_that_one_is_skipped(num_workers: int, error: Any) -> None:
+    batches, loader = loaded(Together({9: error}), num_workers, on_error="skip")
+    assert [batch[:2] for batch in batches] == [[0, 1], [8, 10], [16, 17], [24, 25], [32, 33]]
+    assert indices(loader) == [9]
+
+
+def test_of_samples_that_load_together_the_failing_one_is_named() -> None:
+    loader = DataLoader(Together({9: fail}), batch_size=8, num_workers=1, multiprocessing_context="fork")
+    with loader, pytest.raises(Broken) as raised:
+        list(loader)
+    assert "batch 1, sample 9" in str(raised.value.__cause__)
+
+
+class Clumsy(Together):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return super().__getitems__(indices)[1:]
+
+
+def test_what_is_wrong_with_getitems_itself_is_raised() -> None:
+    with pytest.raises(ValueError, match=r"Clumsy.__getitems__ gave 7 samples for 8 indices"):
+        list(DataLoader(Clumsy({}), batch_size=8))
+
+
+class Refusing(Samples):
+    """Refuses to load what is bad together with others."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        if self.bad.keys() & set(indices):
+            fail()
+        return [self[index] for index in indices]
+
+
+def test_a_sample_that_crashes_when_loaded_singly_is_all_that_is_lost() -> None:
+    batches, loader = loaded(
+        Refusing({9: crash, 12: fail}),
+        1,
+        on_error="skip",
+        restart=RestartPolicy(backoff=0.0, max_attempts=1),
+    )
+    assert list(chain(*batches)) == [index for index in range(40) if index not in (9, 12)]
+    assert indices(loader) == [9, 12]
 
 
 def collate_all_but_9(samples: list[Any]) -> Any:
     if any(index == 9 for index, _ in samples):
         raise Broken("no 9 please")
     return [np.array([index for index, _ in samples])]
-
-
-def leave() -> None:
-    raise SystemExit("enough")
 
 
 PARTS: dict[str, Callable[[Any], Any]] = {
@@ -209,8 +268,15 @@ def test_parts_of_datasets_lose_no_more_than_the_whole(num_workers: int, part: s
 
 
 def test_a_subset_of_what_loads_together_loads_together() -> None:
-    batches, _ = loaded(Subset(Together({9: fail}), range(40)), 0, on_error="skip")
-    assert [batch[0] for batch in batches] == [0, 16, 24, 32]
+    sizes: set[int] = set()
+
+    class Counting(Together):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            sizes.add(len(indices))
+            return super().__getitems__(indices)
+
+    loaded(Subset(Counting(), range(40)), 0)
+    assert sizes == {8}
 
 
 @WITH_AND_WITHOUT_WORKERS

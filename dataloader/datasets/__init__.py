@@ -13,8 +13,9 @@ loaded one by one, and one that fails can be told from the others.
 from dataloader.datasets.base import Dataset, IterableDataset
 from dataloader.datasets.chain import ChainDataset
 from dataloader.datasets.concat import ConcatDataset
-from dataloader.datasets.fetching import fetch, fetch_all, loads_together
+from dataloader.datasets.fetching import fetch, fetch_all, loads_singly, loads_together
 from dataloader.datasets.mapped import MappedDataset
+from dataloader.datasets.rows import by_row
 from dataloader.datasets.stack import StackDataset
 from dataloader.datasets.subsets import SamplerDataset, ShuffledDataset, Subset, random_split
 from dataloader.datasets.windows import WindowedDataset
@@ -30,8 +31,10 @@ __all__ = [
     "StackDataset",
     "Subset",
     "WindowedDataset",
+    "by_row",
     "fetch",
     "fetch_all",
+    "loads_singly",
     "loads_together",
     "random_split",
 ]

@@ -61,6 +61,15 @@ def loads_together(dataset: Any) -> bool:
     return sources is None or any(map(loads_together, sources))
 
 
+def loads_singly(dataset: Any) -> bool:
+    """Whether ``dataset`` has a ``__getitem__`` of its own, beside its ``__getitems__``."""
+    if not hasattr(dataset, "__getitem__"):
+        return False
+    owner = _owner(dataset, "__getitem__")
+    is_torchs = owner.__name__ == "Dataset" and owner.__module__.startswith("torch.utils.data")
+    return owner is not Dataset and not is_torchs
+
+
 def _has_getitems(dataset: Any) -> bool:
     """Whether it can be asked for several samples.
 
