@@ -26,7 +26,7 @@ class SampleError:
 
     Parameters:
         index: the sample's; a list of indices where it cannot be told which of them it was: an exception in
-            ``collate_fn`` or ``__getitems__``.
+            ``collate_fn``, or in ``__getitems__`` without a ``__getitem__`` beside it.
         exception: what was raised; a WorkerDiedError where workers died of it.
         traceback: the text of its traceback, or of the last crash; "" if there is none.
         report: the last worker's end, or None where none ended.
