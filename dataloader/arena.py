@@ -98,10 +98,15 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[
         return np.empty(shape, dtype)
     kind = np.dtype(dtype)
     wanted_bytes = kind.itemsize * (math.prod(shape) if isinstance(shape, Sequence) else index(shape))
-    if wanted_bytes < SMALL_BYTES or kind.hasobject:
-        return np.empty(shape, kind)
-    memory = _current.take(wanted_bytes)
+    memory = None if kind.hasobject else room(wanted_bytes)
     return np.empty(shape, kind) if memory is None else np.ndarray(shape, kind, buffer=memory)
+
+
+def room(wanted_bytes: int) -> memoryview | None:
+    """Return so much of the batch's shared memory; None where there is none, or so little travels inline."""
+    if _current is None or wanted_bytes < SMALL_BYTES:
+        return None
+    return _current.take(wanted_bytes)
 
 
 def address_of(buffer: Any) -> int:

@@ -40,6 +40,9 @@ class BatchPool(WorkerPool):
     Parameters:
         num_workers, start_method, policy, others: see WorkerPool.
         prefetch: how many batches each worker may have at a time.
+
+    Attributes:
+        settings: all of these, by name.
     """
 
     def __init__(
@@ -51,6 +54,13 @@ class BatchPool(WorkerPool):
         **others: Any,
     ) -> None:
         super().__init__(num_workers, start_method=start_method, policy=policy, kind=KIND, **others)
+        self.settings = {
+            "num_workers": num_workers,
+            "start_method": start_method,
+            "policy": policy,
+            "prefetch": prefetch,
+            **others,
+        }
         self._slots = SlotPool(in_flight=num_workers * prefetch + 1)
         self._links: dict[int, Link] = {}  # by pid
         self._seqs = itertools.count()
@@ -68,6 +78,11 @@ class BatchPool(WorkerPool):
         living = {worker.pid for worker in self.workers.values()}
         self._links = {pid: link for pid, link in self._links.items() if pid in living}
         self.settle()
+
+    @property
+    def epoch(self) -> Epoch:
+        """What it works for, or did last."""
+        return self._epoch
 
     def worked_s(self) -> dict[int, float]:
         """Return how long the workers of each id have worked on what they completed."""

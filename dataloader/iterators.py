@@ -55,6 +55,9 @@ class InProcessIterator:
         """Samples delivered so far, and samples in all."""
         return self._watch.progress
 
+    def become(self, head: Any) -> None:
+        """Take over what a loader of another class begins an epoch with: see ``supervised.Start``."""
+
     def __iter__(self) -> Iterator[Any]:
         return self
 
@@ -83,6 +86,8 @@ class InProcessIterator:
         try:
             with kept_random_state():
                 job.batch = self._recipe.make(order, self._page, Setter())
+            if not isinstance(job.batch, Survivors):
+                job.batch = self._finish(job.batch)
         except BaseException as error:
             if is_interrupt(error):
                 raise
@@ -99,7 +104,12 @@ class InProcessIterator:
             if is_interrupt(error):
                 raise error
         fit = [Failure(at, _fit_to_raise(error, job)) for at, error in failures]
+        job.batch = self._finish(job.batch)
         return self._review.of_failures(job, fit)
+
+    def _finish(self, batch: Any) -> Any:
+        """Return what is delivered of a batch that was made."""
+        return batch
 
 
 def _fit_to_raise(error: BaseException | None, job: Job) -> BaseException | None:
@@ -208,6 +218,9 @@ class WorkerIterator:
     def progress(self) -> Progress:
         """Samples delivered so far, and samples in all."""
         return self._watch.progress
+
+    def become(self, head: Any) -> None:
+        """Take over what a loader of another class begins an epoch with: see ``supervised.Start``."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -318,17 +331,24 @@ class WorkerIterator:
         if result.kind == ERROR:
             assert result.body is not None
             return self._review.of_batch(job, exceptions.unpack(result.body, is_interrupt))
+        failures: Sequence[Failure] = ()
         try:
-            job.batch = pool.open_batch(job)
+            batch = pool.open_batch(job)
+            if isinstance(batch, Survivors):
+                batch, failures = batch
+            job.batch = self._finish(batch)
         except Exception as error:
             if is_interrupt(error):
                 raise
             return self._review.of_batch(job, error)
-        if isinstance(job.batch, Survivors):
-            job.batch, failures = job.batch
+        if failures:
             unpacked = [Failure(at, exceptions.unpack(error, is_interrupt)) for at, error in failures]
             return self._review.of_failures(job, unpacked)
         return None
+
+    def _finish(self, batch: Any) -> Any:
+        """Return what is delivered of a batch that has arrived."""
+        return batch
 
     @property
     def is_over(self) -> bool:

@@ -51,11 +51,13 @@ class Start(NamedTuple):
         seed: of the random state that its samples are loaded with.
         epoch: its number.
         batches: of indices, being drawn from the sampler.
+        head: what a class that inherits has its iterator take over.
     """
 
     seed: int
     epoch: int
     batches: Iterator[Any]
+    head: Any = None
 
 
 class SupervisedLoader:
@@ -106,13 +108,15 @@ class SupervisedLoader:
 
     def _begin_in_process(self, recipe: Recipe, epoch: int) -> InProcessIterator:
         start, watch, review = self._start(epoch), self._new_watch(self._live.deaths()), self._review(epoch)
-        return self._in_process_iterator(recipe, start.batches, start.seed, watch, review)
+        iterator = self._in_process_iterator(recipe, start.batches, start.seed, watch, review)
+        iterator.become(start.head)
+        return iterator
 
     def _begin_with_workers(self, recipe: Recipe, epoch: int) -> WorkerIterator:
         for pool, _ in self._live.pools:
             pool.require_ours()
         start, deaths_before = self._start(epoch), self._live.deaths()
-        pool = self._live.idle_pool() or self._live.add(self._new_pool())
+        pool = self._fitting_pool() or self._live.add(self._new_pool())
         with pool.turn:
             try:
                 self._make_ready(pool, recipe, start.seed)
@@ -129,6 +133,7 @@ class SupervisedLoader:
                 watch=self._new_watch(deaths_before),
                 review=self._review(epoch),
             )
+            iterator.become(start.head)
         self._live.note_user(pool, iterator)
         return iterator
 
@@ -209,16 +214,27 @@ class SupervisedLoader:
         """
         raise NotImplementedError
 
+    def _fitting_pool(self) -> BatchPool | None:
+        """Return an idle pool; close one that was made with other settings than those of now."""
+        pool = self._live.idle_pool()
+        if pool is not None and pool.settings != self._pool_settings():
+            self._live.drop(pool)
+            return None
+        return pool
+
     def _new_pool(self) -> BatchPool:
-        return BatchPool(
-            self.num_workers,
-            self.start_method,
-            self.restart,
-            self._prefetch,
-            timeout_s=self.timeout or None,
-            memory_limit_bytes=arguments.checked_memory_limit(self.worker_memory_limit, self.num_workers),
-            judges=self.on_error != "raise",
-        )
+        return BatchPool(**self._pool_settings())
+
+    def _pool_settings(self) -> dict[str, Any]:
+        return {
+            "num_workers": self.num_workers,
+            "start_method": self.start_method,
+            "policy": self.restart,
+            "prefetch": self._prefetch,
+            "timeout_s": self.timeout or None,
+            "memory_limit_bytes": arguments.checked_memory_limit(self.worker_memory_limit, self.num_workers),
+            "judges": self.on_error != "raise",
+        }
 
     def workers(self) -> list[WorkerStatus]:
         """Return the WorkerStatus of each worker that lives now, in order of id; none before ``iter()``.

@@ -12,8 +12,8 @@ import mmap
 import os
 import pickle
 import select
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -116,13 +116,28 @@ def decode_task(message: Message) -> tuple[Task, list[int]]:
 # ---- results, in the worker ----------------------------------------------------------------------
 
 
-def encode_batch(seq: int, batch: Any, arena: Arena) -> tuple[bytes, int | None]:
+class Dump(Protocol):
+    """Pickles, leaving those buffers out for which ``buffer_callback`` returns False."""
+
+    def __call__(
+        self, value: Any, /, protocol: int, *, buffer_callback: Callable[[pickle.PickleBuffer], object]
+    ) -> bytes: ...
+
+
+DUMPS: Sequence[Dump] = (pickle.dumps, originals.dumps)
+
+
+def encode_batch(
+    seq: int, batch: Any, arena: Arena, dumps: Sequence[Dump] = DUMPS
+) -> tuple[bytes, int | None]:
     """Return the message for a batch and, where the arena had no room, the memory file that holds it.
+
+    ``dumps``: what pickles it; the next is tried where one cannot.
 
     Raises PayloadError, which names the part, if the batch cannot be pickled.
     """
     buffers: list[memoryview] = []
-    pickled = _pickled(batch, buffers)
+    pickled = _pickled(batch, buffers, dumps)
     body: bytes | None = pickled
     if len(pickled) + len(buffers) * SPAN_BYTES > INLINE_BYTES:
         buffers.insert(0, memoryview(pickled))
@@ -141,8 +156,8 @@ def encode_cancelled(seq: int) -> bytes:
     return pickle.dumps((seq, CANCELLED, b"", (), 0), 5)
 
 
-def _pickled(batch: Any, buffers: list[memoryview]) -> bytes:
-    """Pickle ``batch``, its large buffers left out, with cloudpickle where pickle cannot."""
+def _pickled(batch: Any, buffers: list[memoryview], dumps: Sequence[Dump]) -> bytes:
+    """Pickle ``batch``, its large buffers left out."""
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
@@ -151,10 +166,9 @@ def _pickled(batch: Any, buffers: list[memoryview]) -> bytes:
         buffers.append(raw)
         return False
 
-    for dumps in (pickle.dumps, originals.dumps):
+    for dump in dumps:
         try:
-            body: bytes = dumps(batch, protocol=5, buffer_callback=keep_in_band)
-            return body
+            return dump(batch, protocol=5, buffer_callback=keep_in_band)
         except Exception as failure:
             buffers.clear()
             error = failure

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dataloader import wire
@@ -20,8 +20,8 @@ from dataloader.random_state import LazySetter, set_random_state
 from dataloader.recipe import Recipe, WorkerInit, sample_place, where
 from dataloader.sample_errors import Survivors, packed_failures
 from dataloader.slots import map_shared
-from dataloader.wire import Task
-from dataloader.worker_info import become_worker
+from dataloader.wire import DUMPS, Dump, Task
+from dataloader.worker_info import WorkerInfo, become_worker
 from supervisor import exceptions
 from supervisor.channel import Channel, close_all
 from supervisor.child import WorkerContext
@@ -35,11 +35,15 @@ _NOTHING = memoryview(b"")
 class Server:
     """What runs in a worker.
 
+    A subclass says what else is set up, and by what batches are pickled.
+
     Parameters:
         recipe: how a batch is made.
         seed: the loader's.
         init: the user's ``worker_init_fn``.
     """
+
+    dumps: Sequence[Dump] = DUMPS
 
     def __init__(self, recipe: Recipe, seed: int, init: WorkerInit | None) -> None:
         self.recipe = recipe
@@ -48,10 +52,14 @@ class Server:
 
     def set_up(self, context: WorkerContext) -> None:
         """Become this worker: before its first sample, in a replacement too."""
-        info = become_worker(context.worker, context.num_workers, self.seed, self.recipe.dataset)
+        info = self.become(context)
         if self.init is not None:
             set_random_state(Seeds(info.seed, info.seed % 2**32, info.seed))
             _run_init(self.init, info.id)
+
+    def become(self, context: WorkerContext) -> WorkerInfo:
+        """Let code in this process know which worker it runs in."""
+        return become_worker(context.worker, context.num_workers, self.seed, self.recipe.dataset)
 
     def serve(self, pipe: Channel, context: WorkerContext) -> None:
         """Answer tasks until the pipe ends."""
@@ -88,9 +96,20 @@ class Server:
         try:
             arena = Arena(memory)
             batch = self.recipe.make(task.order, context.page, self._setter, arena)
-            return _encoded(task, batch, arena, context)
+            return self._encoded(task, batch, arena, context)
         except BaseException as error:
             return wire.encode_error(task.seq, exceptions.pack(error, _where(task, context))), None
+
+    def _encoded(
+        self, task: Task, batch: Any, arena: Arena, context: WorkerContext
+    ) -> tuple[bytes, int | None]:
+        if isinstance(batch, Survivors):
+            batch = _packed(task, batch, context)
+        try:
+            return wire.encode_batch(task.seq, batch, arena, self.dumps)
+        except PayloadError as error:
+            message = f"worker {context.worker} cannot send batch {task.order.batch}: {error}"
+            raise PayloadError(message) from error.__cause__
 
 
 def _run_init(init: WorkerInit, worker: int) -> None:
@@ -98,16 +117,6 @@ def _run_init(init: WorkerInit, worker: int) -> None:
         init(worker)
     except exceptions.CONTROL_FLOW as error:  # SystemExit would pass for an end of the worker's own will
         raise RuntimeError(exceptions.describe(error, "in worker_init_fn")) from error
-
-
-def _encoded(task: Task, batch: Any, arena: Arena, context: WorkerContext) -> tuple[bytes, int | None]:
-    if isinstance(batch, Survivors):
-        batch = _packed(task, batch, context)
-    try:
-        return wire.encode_batch(task.seq, batch, arena)
-    except PayloadError as error:
-        message = f"worker {context.worker} cannot send batch {task.order.batch}: {error}"
-        raise PayloadError(message) from error.__cause__
 
 
 def _packed(task: Task, batch: Survivors, context: WorkerContext) -> Survivors:

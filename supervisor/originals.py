@@ -55,11 +55,11 @@ def receive(copies: dict[int, type]) -> None:
 def dumps(value: Any, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], object]) -> bytes:
     """Pickle for the process that the workers' job came from, by value what it does not have."""
     file = io.BytesIO()
-    _HomewardPickler(file, protocol, buffer_callback).dump(value)
+    HomewardPickler(file, protocol, buffer_callback).dump(value)
     return file.getvalue()
 
 
-class _HomewardPickler(cloudpickle.Pickler):  # type: ignore[misc]
+class HomewardPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type) and obj in _homes:
             return original_of, (_homes[obj],)

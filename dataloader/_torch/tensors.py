@@ -1,0 +1,378 @@
+"""Tensors on their way from a worker: their memory out of band, in the slot, as that of arrays.
+
+    worker     tensor --> (how to make it again, its memory as a buffer)       dumps
+    consumer   buffer --> storage of exactly that size --> tensor              rebuild
+
+What travels is the stretch of memory that the elements of a tensor span, with its strides; where they leave
+gaps in it, a copy without gaps. So what arrives owns just its elements, however large the storage was that it
+was a view of. Tensors of one batch that share elements are sent as views of one storage, and still share it
+when they arrive. That costs a second pass over the batch, and only then.
+
+Everything here is about dense tensors in main memory. The others (sparse, quantised, nested, on a device) are
+pickled as torch does it, and the dense parts and storages that they are made of come here.
+
+Non-goals: torch's shared memory, its file descriptors and its caches: none is used.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import ctypes
+import io
+import pickle
+from bisect import bisect_right
+from collections import ChainMap
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch._tensor import _rebuild_from_type_v2
+from torch._utils import _rebuild_tensor_v2
+
+from supervisor.originals import HomewardPickler
+
+_NUMPY_DTYPES = frozenset(
+    [
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+    ]
+)
+_CONJ, _NEG, _GRAD = 1, 2, 4  # flags of a tensor
+
+
+_has_names: Callable[[torch.Tensor], bool] = getattr(torch.Tensor, "has_names", lambda tensor: False)
+
+
+class Extent(NamedTuple):
+    """A stretch of memory: the addresses from ``start`` to before ``stop``."""
+
+    start: int
+    stop: int
+
+
+class Shared:
+    """Memory of several tensors of a batch. Pickled once; what arrives is its storage."""
+
+    def __init__(self, extent: Extent, owners: Iterable[torch.Tensor]) -> None:
+        self.extent = extent
+        self._owners = list(owners)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return storage_of, (_buffer(self.extent, self._owners),)
+
+
+# ---- in the worker -------------------------------------------------------------------------------
+
+
+class SharingError(Exception):
+    """Tensors share elements: ``dumps_shared`` is to pickle them."""
+
+
+def dumps(value: Any, /, protocol: int, *, buffer_callback: Callable[[pickle.PickleBuffer], object]) -> bytes:
+    """Pickle ``value``, each tensor by itself.
+
+    Raises SharingError if some may have elements in common.
+    """
+    found: list[tuple[Extent, torch.Tensor]] = []
+    body = _dump(value, _Reducers(found), protocol, buffer_callback)
+    if len(found) > 1 and _overlap([extent for extent, _ in found]):
+        raise SharingError
+    return body
+
+
+def dumps_shared(
+    value: Any, /, protocol: int, *, buffer_callback: Callable[[pickle.PickleBuffer], object]
+) -> bytes:
+    """Pickle ``value``, and so that tensors which share elements still do when they arrive."""
+    return _dump(value, _sharing_reducers(value, _dump), protocol, buffer_callback)
+
+
+def dumps_by_value(
+    value: Any, /, protocol: int, *, buffer_callback: Callable[[pickle.PickleBuffer], object]
+) -> bytes:
+    """Pickle ``value`` as ``dumps_shared`` does, and by value what the consumer does not have."""
+    return _dump_homeward(value, _sharing_reducers(value, _dump_homeward), protocol, buffer_callback)
+
+
+def _dump(value: Any, reducers: _Reducers, protocol: int, buffer_callback: Callable[..., object]) -> bytes:
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, protocol, buffer_callback=buffer_callback)
+    pickler.dispatch_table = reducers
+    pickler.dump(value)
+    return file.getvalue()
+
+
+def _dump_homeward(
+    value: Any, reducers: _Reducers, protocol: int, buffer_callback: Callable[..., object]
+) -> bytes:
+    table = ChainMap(reducers, HomewardPickler.dispatch_table)
+    file = io.BytesIO()
+    kind = type("Pickler", (HomewardPickler,), {"dispatch_table": table})
+    kind(file, protocol, buffer_callback).dump(value)
+    return file.getvalue()
+
+
+def _sharing_reducers(value: Any, dump: Callable[..., bytes]) -> _Reducers:
+    """Return reducers that know which tensors of ``value`` share elements."""
+    found: list[tuple[Extent, torch.Tensor]] = []
+    dump(value, _Reducers(found), 5, lambda buffer: False)
+    return _Reducers([], _shared(found))
+
+
+class _Reducers(dict[type, Callable[[Any], Any]]):
+    """What a pickler looks up: by type, how an object is taken apart.
+
+    Parameters:
+        found: where to note the tensors that were met, and where they lie.
+        shared: memory that several of them share, in order.
+    """
+
+    def __init__(self, found: list[tuple[Extent, torch.Tensor]], shared: list[Shared] | None = None) -> None:
+        super().__init__()
+        self[torch.Tensor] = self._reduce
+        self[torch.UntypedStorage] = self._reduce_storage
+        self[torch.TypedStorage] = _reduce_typed_storage
+        self._found = found
+        self._shared = shared or []
+        self._starts = [memory.extent.start for memory in self._shared]
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        if issubclass(kind, torch.Tensor):
+            return self._reduce_subclass
+        if kind in copyreg.dispatch_table:
+            return copyreg.dispatch_table[kind]
+        raise KeyError(kind)
+
+    def _reduce(self, tensor: torch.Tensor) -> Any:
+        return self._reduce_dense(tensor) if _is_dense(tensor) else tensor.__reduce_ex__(5)
+
+    def _reduce_subclass(self, tensor: torch.Tensor) -> Any:
+        """As torch does it, but only the memory that is the tensor's own."""
+        reduced = tensor.__reduce_ex__(5)
+        if reduced[0] is not _rebuild_from_type_v2 or reduced[1][0] is not _rebuild_tensor_v2:
+            return reduced
+        plain = tensor.as_subclass(torch.Tensor)
+        if not _is_dense(plain, with_attributes=True):
+            return reduced
+        make, arguments = self._reduce_dense(plain)
+        return (*reduced[:1], (make, reduced[1][1], arguments, *reduced[1][3:]), *reduced[2:])
+
+    def _reduce_dense(self, tensor: torch.Tensor) -> Any:
+        if tensor.requires_grad and not tensor.is_leaf:
+            raise RuntimeError(
+                "a tensor that is the result of differentiable operations cannot leave its process, for its "
+                "graph cannot: send tensor.detach()"
+            )
+        flags = _CONJ * tensor.is_conj() | _NEG * tensor.is_neg() | _GRAD * tensor.requires_grad
+        if not flags and tensor.dtype in _NUMPY_DTYPES and tensor.is_contiguous() and not self._shared:
+            array = tensor.numpy()
+            if array.nbytes:
+                start = tensor.data_ptr()
+                self._found.append((Extent(start, start + array.nbytes), tensor))
+                return rebuild, (pickle.PickleBuffer(array.data), tensor.dtype, tuple(tensor.shape))
+        return self._reduce_any(_physical(tensor), flags)
+
+    def _reduce_any(self, tensor: torch.Tensor, flags: int) -> Any:
+        size, stride = tuple(tensor.shape), tensor.stride()
+        if not tensor.numel():
+            return rebuild, (b"", tensor.dtype, size, stride, flags)
+        extent = _extent(tensor)
+        shared = self._shared_at(extent)
+        if shared is not None:
+            offset = (extent.start - shared.extent.start, tensor.dtype, size, stride, flags)
+            return rebuild_view, (shared, *offset)
+        self._found.append((extent, tensor))
+        if _has_gaps(tensor):
+            tensor = _without_gaps(tensor)
+            extent, stride = _extent(tensor), tensor.stride()
+        return rebuild, (_buffer(extent, [tensor]), tensor.dtype, size, stride, flags)
+
+    def _reduce_storage(self, storage: torch.UntypedStorage) -> Any:
+        if storage.device.type != "cpu" or not storage.nbytes():
+            return storage.__reduce__()
+        extent = Extent(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+        shared = self._shared_at(extent)
+        if shared is not None and shared.extent == extent:
+            return _itself, (shared,)
+        owner = torch.empty(0, dtype=torch.uint8).set_(storage)
+        self._found.append((extent, owner))
+        return storage_of, (_buffer(extent, [owner]),)
+
+    def _shared_at(self, extent: Extent) -> Shared | None:
+        at = bisect_right(self._starts, extent.start) - 1
+        if at < 0 or extent.stop > self._shared[at].extent.stop:
+            return None
+        return self._shared[at]
+
+
+def _reduce_typed_storage(storage: torch.TypedStorage) -> Any:
+    return _typed, (storage._untyped_storage, storage.dtype)
+
+
+def _is_dense(tensor: torch.Tensor, *, with_attributes: bool = False) -> bool:
+    """Whether it is memory, sizes and strides, and nothing else."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and tensor._backward_hooks is None
+        and (with_attributes or not tensor.__dict__)
+        and not _has_names(tensor)
+    )
+
+
+def _physical(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor as it lies in memory, without its flags."""
+    plain = tensor.detach()
+    if plain.is_conj():
+        plain = plain.conj()
+    return torch._neg_view(plain) if plain.is_neg() else plain
+
+
+def _spanned(tensor: torch.Tensor) -> int:
+    """Return how many elements lie from the first to the last."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _extent(tensor: torch.Tensor) -> Extent:
+    start = tensor.data_ptr()
+    return Extent(start, start + _spanned(tensor) * tensor.element_size())
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    return _spanned(tensor) > tensor.numel()
+
+
+def _without_gaps(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor, memory_format=torch.preserve_format).copy_(tensor)
+
+
+def _buffer(extent: Extent, owners: list[torch.Tensor]) -> pickle.PickleBuffer:
+    """Return a buffer over memory of ``owners``, which it keeps alive."""
+    memory: Any = (ctypes.c_ubyte * (extent.stop - extent.start)).from_address(extent.start)
+    memory.owners = owners
+    return pickle.PickleBuffer(memory)
+
+
+# ---- sharing -------------------------------------------------------------------------------------
+
+
+def _overlap(extents: Iterable[Extent]) -> bool:
+    """Whether any two have an address in common.
+
+    >>> _overlap([Extent(8, 16), Extent(0, 8)]), _overlap([Extent(8, 16), Extent(0, 9)])
+    (False, True)
+    """
+    end = 0
+    for start, stop in sorted(extents):
+        if start < end:
+            return True
+        end = max(end, stop)
+    return False
+
+
+def _shared(found: Iterable[tuple[Extent, torch.Tensor]]) -> list[Shared]:
+    """Return the memory that tensors have in common, in order."""
+    return [
+        Shared(Extent(group[0][0].start, max(extent.stop for extent, _ in group)), (t for _, t in group))
+        for group in _groups(sorted(found, key=lambda item: item[0]))
+        if len(group) > 1 and _share_elements([tensor for _, tensor in group])
+    ]
+
+
+def _groups(found: list[tuple[Extent, torch.Tensor]]) -> list[list[tuple[Extent, torch.Tensor]]]:
+    """Return what overlaps together."""
+    groups: list[list[tuple[Extent, torch.Tensor]]] = []
+    end = 0
+    for extent, tensor in found:
+        if extent.start >= end:
+            groups.append([])
+        groups[-1].append((extent, tensor))
+        end = max(end, extent.stop)
+    return groups
+
+
+def _share_elements(tensors: list[torch.Tensor]) -> bool:
+    """Whether tensors whose extents overlap have an element in common: columns of a matrix have none."""
+    if not all(map(_has_gaps, tensors)):
+        return True
+    start = min(_extent(tensor).start for tensor in tensors)
+    marks = torch.zeros(max(_extent(tensor).stop for tensor in tensors) - start, dtype=torch.int8)
+    for tensor in tensors:
+        bytes_each = tensor.element_size()
+        size = [1 if not stride else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+        stride = [stride * bytes_each for stride in tensor.stride()]
+        view = marks.as_strided([*size, bytes_each], [*stride, 1], _extent(tensor).start - start)
+        if view.any():
+            return True
+        view.fill_(1)
+    return False
+
+
+# ---- in the consumer -----------------------------------------------------------------------------
+
+
+def rebuild(
+    buffer: Any,
+    dtype: torch.dtype,
+    size: tuple[int, ...],
+    stride: tuple[int, ...] | None = None,
+    flags: int = 0,
+) -> torch.Tensor:
+    """Return the tensor whose memory is ``buffer``, and not a copy of it."""
+    if not len(buffer):
+        tensor = torch.empty_strided(size, stride or (), dtype=dtype)
+    else:
+        tensor = torch.frombuffer(buffer, dtype=dtype)
+        if stride is not None:
+            tensor.as_strided_(size, stride)
+        elif len(size) != 1:
+            tensor.resize_(size)
+    return _flagged(tensor, flags) if flags else tensor
+
+
+def rebuild_view(
+    storage: torch.UntypedStorage,
+    offset_bytes: int,
+    dtype: torch.dtype,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    flags: int,
+) -> torch.Tensor:
+    """Return a tensor that is a view of ``storage``, which others are views of too."""
+    tensor = torch.empty(0, dtype=dtype)
+    offset, rest = divmod(offset_bytes, tensor.element_size())
+    if rest:
+        raise ValueError(f"offset_bytes={offset_bytes!r} is no multiple of what an element of {dtype} takes")
+    return _flagged(tensor.set_(storage, offset, size, stride), flags)
+
+
+def _flagged(tensor: torch.Tensor, flags: int) -> torch.Tensor:
+    if flags & _CONJ:
+        tensor = tensor.conj()
+    if flags & _NEG:
+        tensor = torch._neg_view(tensor)
+    return tensor.requires_grad_() if flags & _GRAD else tensor
+
+
+def storage_of(buffer: Any) -> torch.UntypedStorage:
+    """Return a storage whose memory is ``buffer``."""
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
+    return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _itself(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    return storage

@@ -1,0 +1,233 @@
+"""A data loader for torch: ``torch.utils.data.DataLoader`` with supervised workers.
+
+    from dataloader.torch import DataLoader      # instead of: from torch.utils.data import DataLoader
+
+It is a subclass of torch's, takes torch's arguments, and yields what torch's yields: tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import default_collate, default_convert, get_worker_info
+
+from dataloader import arguments
+from dataloader._torch.iterators import Head, TorchInProcessIterator, TorchWorkerIterator
+from dataloader._torch.worker import TorchServer
+from dataloader.live_state import LiveState
+from dataloader.sample_errors import OnError
+from dataloader.samplers import BatchSampler, checked_count, checked_flag, checked_seed
+from dataloader.supervised import Start, SupervisedLoader
+from supervisor.policy import RestartPolicy
+
+__all__ = ["DataLoader", "default_collate", "default_convert", "get_worker_info"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class DataLoader(SupervisedLoader, torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
+    """Loads a dataset in batches of tensors, in this process or in supervised worker processes.
+
+    For the same seed the samples come in torch's order. What a batch holds does not depend on how many
+    workers there are, nor on how many die.
+
+    Parameters:
+        dataset, batch_size, shuffle, sampler, batch_sampler, collate_fn, pin_memory, drop_last, in_order:
+            as for torch's loader.
+        num_workers: worker processes; 0 loads in this process.
+        timeout: seconds that a worker may work on one batch; 0: no limit. One that takes longer is ended, and
+            its work tried again. Unlike torch's it does not bound the wait for a batch.
+        worker_init_fn: called with the worker's id in each worker before its first sample, in a replacement
+            too, with all random generators seeded by ``get_worker_info().seed``.
+        multiprocessing_context: "forkserver", "fork" or "spawn", or a context of ``torch.multiprocessing`` or
+            ``multiprocessing``. None: "forkserver".
+        generator: a ``torch.Generator``: draws the order of samples, and a seed at each ``iter()``.
+        prefetch_factor: batches per worker to have ahead of the user; 2 by default.
+        persistent_workers: keep the workers from one epoch to the next.
+        pin_memory_device: not used, as in torch.
+        seed: 0 to 2**64 - 1; decides the random state that samples are loaded with. None: what torch draws
+            at each ``iter()``, from ``generator`` or from its default one.
+        restart, on_error, worker_memory_limit, progress: see ``dataloader.DataLoader``.
+        snapshot_every_n_steps: taken for ``torchdata``'s sake; every state is exact.
+
+    Attributes:
+        seed: the given one, or the one that was drawn last; None before the first epoch.
+
+    The arguments are attributes too. As in torch, ``batch_size``, ``batch_sampler``, ``sampler``,
+    ``drop_last``, ``dataset`` and ``persistent_workers`` cannot be set afterwards: ValueError. The others
+    count from the next ``iter()`` on.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+
+    Warns:
+        UserWarning: more workers than cores that this process may use; pinned memory without an accelerator.
+
+    >>> loader = DataLoader([1, 2, 3, 4, 5], batch_size=2, num_workers=2)
+    >>> with loader:
+    ...     [batch.tolist() for batch in loader]
+    [[1, 2], [3, 4], [5]]
+    """
+
+    _in_process_iterator = TorchInProcessIterator
+    _worker_iterator = TorchWorkerIterator
+    _server = TorchServer
+    _live: _LiveState
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        restart: RestartPolicy | None = RestartPolicy(),  # noqa: B008 (it is frozen)
+        on_error: OnError = "raise",
+        worker_memory_limit: int | str | None = None,
+        progress: bool = False,
+        snapshot_every_n_steps: int | None = 1,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self._given, self._live = given, _LiveState()
+        self.seed = None if seed is None else checked_seed(seed)
+        self.restart = arguments.checked_restart(restart)
+        self.on_error = arguments.checked_on_error(on_error)
+        self.progress = checked_flag("progress", progress)
+        self.worker_memory_limit = worker_memory_limit
+        arguments.checked_memory_limit(worker_memory_limit, num_workers)
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        if snapshot_every_n_steps is not None:
+            checked_count("snapshot_every_n_steps", snapshot_every_n_steps, least=1)
+        torch.utils.data.DataLoader.__init__(
+            self,
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+
+    def check_worker_number_rationality(self) -> None:
+        """Warn of more workers than cores, as torch's does; the cgroup's quota counts too."""
+        arguments.warn_of_too_many_workers(self.num_workers)
+
+    # ---- epochs ----------------------------------------------------------------------------------
+
+    def __iter__(self) -> Any:
+        """Begin an epoch: see ``dataloader.DataLoader``.
+
+        Raises what that raises, and AssertionError, as torch does, for a ``timeout`` without workers.
+        """
+        return self._get_iterator()
+
+    def _get_iterator(self) -> Any:
+        if self.timeout and self.num_workers == 0:
+            raise AssertionError(f"timeout={self.timeout!r} without workers: set num_workers > 0")
+        return self._begin_epoch()
+
+    def _start(self, epoch: int) -> Start:
+        head = self._live.head
+        if head is None:
+            head = Head(self)
+            self._live.head = head if self.persistent_workers else None
+        else:
+            head.renew(self)
+        given: int | None = self._given["seed"]
+        self.seed = head.seed if given is None else given
+        batches = head.take_batches()
+        if self.batch_sampler is None:
+            batches = iter(BatchSampler(batches, batch_size=1, drop_last=False))
+        return Start(self.seed, epoch, batches, head)
+
+    @property
+    def start_method(self) -> str:
+        """How workers are started: "forkserver", "fork" or "spawn".
+
+        >>> DataLoader([1], num_workers=1, multiprocessing_context="fork").start_method
+        'fork'
+        """
+        return arguments.checked_start_method(self.multiprocessing_context, self.num_workers)
+
+    @property
+    def num_items(self) -> int:
+        """How many samples an epoch delivers.
+
+        Raises TypeError where a sampler without a length decides, or a ``batch_sampler`` of the user's own.
+
+        >>> DataLoader(range(10), batch_size=4, drop_last=True).num_items
+        8
+        """
+        batches = self.batch_sampler
+        if isinstance(batches, torch.utils.data.BatchSampler):
+            samples = len(batches.sampler)  # type: ignore[arg-type]
+            return samples - samples % batches.batch_size if batches.drop_last else samples
+        return super().num_items
+
+    def _part(self, start: int, stop: int) -> dict[str, Any]:
+        part = super()._part(start, stop)
+        return {**part, "generator": self.generator, "seed": part["seed"] if self._given["seed"] else None}
+
+    # ---- torch's view of it ----------------------------------------------------------------------
+
+    @property
+    def _iterator(self) -> Any:
+        """The iterator of persistent workers, None where there are none. Setting it to None ends them."""
+        return self._live.iterator()
+
+    @_iterator.setter
+    def _iterator(self, iterator: Any) -> None:
+        if iterator is not None:
+            raise AttributeError(f"_iterator={iterator!r}: it can only be dropped, by None")
+        self.close()
+
+    @_iterator.deleter
+    def _iterator(self) -> None:
+        self.close()
+
+
+class _LiveState(LiveState):
+    """What is running, and torch's part in the epochs of persistent workers."""
+
+    head: Head | None = None
+
+    def fresh(self) -> _LiveState:
+        return _LiveState(self.next_epoch)
+
+    def iterator(self) -> TorchWorkerIterator | None:
+        if self.head is None or not self.pools:
+            return None
+        pool, user = self.pools[-1]
+        iterator = None if user is None else user()
+        return iterator or TorchWorkerIterator.at_rest(self.head, pool)  # type: ignore[return-value]
+
+    def close(self) -> None:
+        super().close()
+        self.head = None
