@@ -24,6 +24,8 @@ from dataloader.watch import Watch
 class Head(_BaseDataLoaderIter):
     """Torch's part in an epoch. Persistent workers have one for all their epochs."""
 
+    _sampler_iter: Any
+
     def renew(self, loader: Any) -> None:
         """Begin one more epoch of the same workers: nothing is drawn."""
         self._reset(loader)
@@ -45,7 +47,7 @@ class _TorchIterator(_BaseDataLoaderIter):
 
     def become(self, head: Head) -> None:
         """Know what torch's iterator would."""
-        vars(self).update(vars(head))
+        self.__dict__.update(vars(head))
 
     @property
     def _num_yielded(self) -> int:

@@ -197,8 +197,10 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
         return rebuild, (_buffer(extent, [tensor]), tensor.dtype, size, stride, flags)
 
     def _reduce_storage(self, storage: torch.UntypedStorage) -> Any:
-        if storage.device.type != "cpu" or not storage.nbytes():
-            return storage.__reduce__()
+        if storage.device.type != "cpu":
+            return _untyped, (torch.TypedStorage(wrap_storage=storage, dtype=torch.uint8, _internal=True),)
+        if not storage.nbytes():
+            return torch.UntypedStorage, (0,)
         extent = Extent(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
         shared = self._shared_at(extent)
         if shared is not None and shared.extent == extent:
@@ -215,6 +217,8 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
 
 
 def _reduce_typed_storage(storage: torch.TypedStorage) -> Any:
+    if storage.device.type != "cpu":
+        return storage.__reduce__()
     return _typed, (storage._untyped_storage, storage.dtype)
 
 
@@ -372,6 +376,10 @@ def storage_of(buffer: Any) -> torch.UntypedStorage:
 
 def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
     return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _untyped(storage: torch.TypedStorage) -> torch.UntypedStorage:
+    return storage._untyped_storage
 
 
 def _itself(storage: torch.UntypedStorage) -> torch.UntypedStorage:
