@@ -73,11 +73,13 @@ class DistributedSampler(SeededSampler):
         self.epoch = epoch
         self._was_told = True
 
+    def epoch_in(self, epoch: int) -> int:
+        return self.epoch if self._was_told else epoch + self._ahead
+
     def iterate(self, seed: int, epoch: int) -> Iterator[int]:
         """Return the indices of a loader's epoch."""
-        if self._was_told:
-            self._ahead, self._was_told = self.epoch - epoch, False
-        self.epoch = epoch + self._ahead
+        self.epoch = self.epoch_in(epoch)
+        self._ahead, self._was_told = self.epoch - epoch, False
         return iter(self)
 
     def __iter__(self) -> Iterator[int]:

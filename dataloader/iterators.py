@@ -8,18 +8,20 @@ strikes before it leaves the batch to the next ``next()``; after it the batch is
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dataloader.batch_pool import BatchPool
-from dataloader.intake import Intake
 from dataloader.interrupts import is_interrupt
 from dataloader.ledger import Epoch, Job
 from dataloader.random_state import Setter, kept_random_state
 from dataloader.recipe import Order, Recipe
 from dataloader.review import Review
 from dataloader.sample_errors import Failure, SampleError, Survivors
+from dataloader.source import Drawn, Source, has_state
+from dataloader.state import Beginning, Bookmark, Position
 from dataloader.stats import Delivered, Progress, Tally
 from dataloader.suspects import reports_at
 from dataloader.watch import Watch
@@ -33,19 +35,31 @@ AHEAD_WHILE_WAITING = 2  # batches per worker: one in hand, one to go on with
 
 
 class InProcessIterator:
-    """Makes each batch when it is asked for, and leaves the user's random state as it was."""
+    """Makes each batch when it is asked for, and leaves the user's random state as it was.
+
+    Parameters:
+        recipe: how.
+        source: of batches of indices.
+        seed: see Order.
+        watch: keeps count.
+        review: decides about samples that cannot be loaded, and has the epoch's number.
+        bookmark: keeps where the user is; None: nobody will ask.
+    """
 
     def __init__(
         self,
         recipe: Recipe,
-        batches: Iterable[Any],
+        source: Source,
         seed: int,
         watch: Watch,
         review: Review,
+        bookmark: Bookmark | None = None,
     ) -> None:
         self._recipe = recipe
         self._review = review
-        self._source = Source(batches)
+        self._source = source
+        self._bookmark = bookmark or Bookmark(Beginning(review.epoch, seed))
+        self._dataset = recipe.dataset if has_state(recipe.dataset) else None
         self._seed = seed
         self._page = Page(memoryview(bytearray(RECORD_BYTES)))
         self._watch = watch
@@ -56,24 +70,32 @@ class InProcessIterator:
         return self._watch.progress
 
     def become(self, head: Any) -> None:
-        """Take over what a loader of another class begins an epoch with: see ``supervised.Start``."""
+        """Take over what a loader of another class begins an epoch with: see ``opening.Start``."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return where its user is: see DataLoader."""
+        return self._bookmark.state_dict()
+
     def __next__(self) -> Any:
-        tally = self._watch.tally
+        tally, bookmark = self._watch.tally, self._bookmark
         while True:
             self._watch.show()
             drawn = self._source.peek()
             if drawn is None:
                 self._watch.end()
+                bookmark.end(self._source.end_mark())
                 raise StopIteration
             job = Job(*drawn)
             error = self._make(job)
             batch, is_left_out = job.batch, job.is_left_out
             delivered, skipped = _counts(tally, job, 0)
+            dataset = None if self._dataset is None else copy.deepcopy(self._dataset.state_dict())
+            position = _position_after(bookmark, job, error, dataset)
             self._source.taken, tally.delivered, tally.skipped = job.number, delivered, skipped
+            bookmark.position = position
             if error is not None:
                 raise error
             if not is_left_out:
@@ -127,45 +149,12 @@ def _counts(tally: Tally, job: Job, moved_bytes: int) -> tuple[Delivered, tuple[
     return delivered, (*tally.skipped, *job.skips.values()) if job.skips else tally.skipped
 
 
-class Source:
-    """The batches of indices that a sampler gives, numbered, each kept until it is marked as taken.
-
-    Attributes:
-        taken: number of the last batch that was taken.
-    """
-
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self._intake = Intake(batches)
-        self._drawn: list[Any] = []  # the batch after the last that was dropped, if it is drawn yet
-        self._dropped = -1
-        self.taken = -1
-
-    def peek(self) -> tuple[int, Sequence[Any]] | None:
-        """Return the next batch, (number, indices), or None at the end.
-
-        Raises TypeError, once, for each thing that the sampler gives and that is no batch of indices.
-        """
-        if self._dropped < self.taken:
-            self._drawn, self._dropped = [], self.taken
-        if not self._drawn:
-            self._intake.draw(self._drawn, 1)
-        if not self._drawn:
-            return None
-        batch = self._drawn[0]
-        indices = batch if type(batch) is list else _as_sequence(batch)
-        if indices is None:
-            error = TypeError(f"batch_sampler gave {batch!r}: let it give lists of indices")
-            self._drawn = []
-            raise error
-        return self.taken + 1, indices
-
-
-def _as_sequence(batch: Any) -> Sequence[Any] | None:
-    """Return what a batch_sampler gave, if it is as good as a list of indices."""
-    if not hasattr(batch, "__len__") or isinstance(batch, str | bytes | Mapping):
-        return None
-    sequence: Sequence[Any] = batch if hasattr(batch, "__getitem__") else tuple(batch)
-    return sequence
+def _position_after(
+    bookmark: Bookmark, job: Job, error: BaseException | None, dataset: Any = None
+) -> Position:
+    """Return where the user is once ``job`` is delivered, or left out."""
+    came = error is None and not (job.skips and job.is_left_out)
+    return bookmark.position.after(job.number, len(job.indices), job.mark, dataset, came=came)
 
 
 class WorkerIterator:
@@ -173,19 +162,20 @@ class WorkerIterator:
 
     Parameters:
         pool: whose workers run, and work for nobody else.
-        batches: of indices.
+        source: of batches of indices.
         seed: see Order.
         window: how many batches may be ahead of the user.
         in_order: deliver in the order of ``batches``, not of completion.
         keep_workers: let the workers live on when the iterator is used up or dropped.
         watch: keeps count.
         review: decides about samples that cannot be loaded, and has the epoch's number.
+        bookmark: keeps where the user is; None: nobody will ask.
     """
 
     def __init__(
         self,
         pool: BatchPool,
-        batches: Iterable[Any],
+        source: Source,
         *,
         seed: int,
         window: int,
@@ -193,11 +183,13 @@ class WorkerIterator:
         keep_workers: bool,
         watch: Watch,
         review: Review,
+        bookmark: Bookmark | None = None,
     ) -> None:
         self._pool: BatchPool | None = pool
         self._epoch = Epoch(seed, review.epoch, review.max_attempts)
         self._review = review
-        self._source = Source(batches)
+        self._source = source
+        self._bookmark = bookmark or Bookmark(Beginning(review.epoch, seed))
         self._window = window
         self._prefetch = window // pool.num_workers
         self._in_order = in_order
@@ -220,10 +212,14 @@ class WorkerIterator:
         return self._watch.progress
 
     def become(self, head: Any) -> None:
-        """Take over what a loader of another class begins an epoch with: see ``supervised.Start``."""
+        """Take over what a loader of another class begins an epoch with: see ``opening.Start``."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where its user is: see DataLoader."""
+        return self._bookmark.state_dict()
 
     def __next__(self) -> Any:
         pool = self._pool
@@ -232,13 +228,16 @@ class WorkerIterator:
         pool.require_ours()
         with pool.turn:
             job, error = self._next_job(pool)
-        tally = self._watch.tally
+        tally, bookmark = self._watch.tally, self._bookmark
         batch, delivered, skipped = job.batch, *_counts(tally, job, job.moved_bytes)
+        position = _position_after(bookmark, job, error)
         self._interrupted = False
         if error is not None:
             job.delivered, tally.delivered, tally.skipped = True, delivered, skipped
+            bookmark.position = position
             raise error
         job.delivered, tally.delivered, tally.skipped = True, delivered, skipped
+        bookmark.position = position
         return batch
 
     def _next_job(self, pool: BatchPool) -> tuple[Job, BaseException | None]:
@@ -263,7 +262,9 @@ class WorkerIterator:
                 return job, error
             tally = self._watch.tally
             delivered, skipped = _counts(tally, job, job.moved_bytes)
+            position = _position_after(self._bookmark, job, error)
             job.delivered, tally.delivered, tally.skipped = True, delivered, skipped
+            self._bookmark.position = position
 
     def _wait_for_job(self, pool: BatchPool) -> Job | None:
         """Return the job to deliver next, or None when all are delivered."""
@@ -294,11 +295,10 @@ class WorkerIterator:
             drawn = self._draw()
             if drawn is None:
                 return
-            number, indices = drawn
-            self._epoch.add(number, indices)
-            self._source.taken = number
+            self._epoch.add(*drawn)
+            self._source.taken = drawn.number
 
-    def _draw(self) -> tuple[int, Sequence[Any]] | None:
+    def _draw(self) -> Drawn | None:
         """Return the next batch of indices, None at the end or where the sampler raised."""
         try:
             return self._source.peek()
@@ -366,6 +366,7 @@ class WorkerIterator:
 
     def _end(self, pool: BatchPool) -> None:
         self._watch.end()
+        self._bookmark.end(self._source.end_mark())
         if not self._keep_workers:
             pool.stop()
         self._lifeline = None

@@ -22,6 +22,7 @@ from typing import Any
 from dataloader import suspects
 from dataloader.sample_errors import SampleError
 from dataloader.slots import Slot
+from dataloader.state import Mark
 from dataloader.suspects import Death
 from dataloader.wire import Result
 from supervisor.pool_worker import PoolWorker
@@ -33,6 +34,7 @@ class Job:
     Attributes:
         number: of the batch in its epoch.
         indices: of its samples.
+        mark: where the sampler was after it; None: it has no state of its own.
         deaths: by pid, of workers that ended while they worked on it.
         skips: by position, the samples that are left out of it; None: all of it.
         error: what is to be raised in its stead, or None; or else it is in ``result``.
@@ -52,15 +54,17 @@ class Job:
         "indices",
         "lease",
         "losses",
+        "mark",
         "number",
         "result",
         "skips",
         "slot",
     )
 
-    def __init__(self, number: int, indices: Sequence[Any]) -> None:
+    def __init__(self, number: int, indices: Sequence[Any], mark: Mark | None = None) -> None:
         self.number = number
         self.indices = indices
+        self.mark = mark
         self.deaths: dict[int, Death] = {}
         self.skips: dict[int | None, SampleError] = {}
         self.error: BaseException | None = None
@@ -159,10 +163,10 @@ class Epoch:
         self.jobs: dict[int, Job] = {}
         self.todo: dict[int, Job] = {}
 
-    def add(self, number: int, indices: Sequence[Any]) -> None:
+    def add(self, number: int, indices: Sequence[Any], mark: Mark | None = None) -> None:
         """Want a batch. Adding the same again changes nothing."""
         if number not in self.jobs:
-            job = Job(number, indices)
+            job = Job(number, indices, mark)
             self.jobs[number] = self.todo[number] = job
 
     def drop_delivered(self) -> None:

@@ -13,6 +13,7 @@ import weakref
 from dataloader.batch_pool import BatchPool
 from dataloader.iterators import WorkerIterator
 from dataloader.sample_errors import SampleError
+from dataloader.state import Bookmark, Resume
 from dataloader.stats import LoaderStats, Tally, sums
 from dataloader.status import WorkerStatus
 from supervisor.report import ExitReport
@@ -27,24 +28,39 @@ class LiveState:
     Attributes:
         pools: with the iterator that uses each, None where none has yet.
         tallies: of all iterators so far, in order.
+        bookmark: of the iterator that was made last.
+        resume: the state that was loaded and from which the next epoch is opened; a copy begins there too.
     """
 
     def __init__(self, next_epoch: int = 0) -> None:
         self.next_epoch = next_epoch
         self.pools: list[tuple[BatchPool, weakref.ref[WorkerIterator] | None]] = []
         self.tallies: list[Tally] = []
+        self.bookmark: Bookmark | None = None
+        self.resume: Resume | None = None
         self._past_worked_s: dict[int, float] = {}
         self._past_reports: list[ExitReport] = []
         self._locks: dict[int, threading.RLock] = {}
 
     def fresh(self) -> LiveState:
         """Return what a copy of the loader begins with."""
-        return LiveState(self.next_epoch)
+        live = LiveState(self.next_epoch)
+        live.resume = self.resume
+        return live
 
     @property
     def lock(self) -> threading.RLock:
         """Held by who begins an epoch or closes. A forked child has its own: nobody there frees the old."""
         return self._locks.setdefault(os.getpid(), threading.RLock())
+
+    def note_opened(self, bookmark: Bookmark) -> None:
+        """Take note that an epoch was opened, from ``resume`` if there is one."""
+        resume = self.resume
+        if resume is None or resume.position.finished:
+            self.next_epoch += 1
+        else:
+            self.next_epoch = resume.next_epoch
+        self.bookmark, self.resume = bookmark, None
 
     # ---- pools -----------------------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from dataloader import arguments
 from dataloader.live_state import LiveState
+from dataloader.opening import Start
 from dataloader.recipe import Collate, WorkerInit
 from dataloader.sample_errors import OnError
 from dataloader.samplers import checked_count, checked_flag
-from dataloader.supervised import Start, SupervisedLoader
+from dataloader.supervised import SupervisedLoader
 from supervisor.policy import RestartPolicy
 
 _FROZEN = frozenset(

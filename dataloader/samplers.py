@@ -19,6 +19,7 @@ import numpy as np
 from dataloader.intake import Intake
 
 SEEDS = range(2**64)
+MAX_CHUNK = 10_000  # indices that are held while they are skipped
 
 
 class Sampler:
@@ -87,6 +88,10 @@ class SeededSampler(EpochSampler):
     def set_epoch(self, epoch: int) -> None:
         """Let the next ``iter()`` outside a loader give the order of ``epoch``."""
         self.epoch = epoch
+
+    def epoch_in(self, epoch: int) -> int | None:
+        """Return which epoch of its own it has in epoch ``epoch`` of a loader; None: the loader's."""
+        return None
 
     def __iter__(self) -> Iterator[int]:
         epoch, self.epoch = self.epoch, self.epoch + 1
@@ -260,11 +265,11 @@ class BatchSampler(EpochSampler):
         self.drop_last = checked_flag("drop_last", drop_last, wrong_type=ValueError)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        return _Batches(iter(self.sampler), self.batch_size, self.drop_last)
+        return Batches(iter(self.sampler), self.batch_size, self.drop_last)
 
     def iterate(self, seed: int, epoch: int) -> Iterator[list[Any]]:
         """Return the batches of one epoch: see SeededSampler."""
-        return _Batches(iterate(self.sampler, seed, epoch), self.batch_size, self.drop_last)
+        return Batches(iterate(self.sampler, seed, epoch), self.batch_size, self.drop_last)
 
     @property
     def num_items(self) -> int:
@@ -277,8 +282,11 @@ class BatchSampler(EpochSampler):
         return whole + bool(rest)
 
 
-class _Batches:
+class Batches:
+    """Batches of the indices that ``indices`` gives."""
+
     def __init__(self, indices: Iterator[Any], batch_size: int, drop_last: bool) -> None:
+        self.indices = indices
         self._intake = Intake(indices)
         self._batch_size = batch_size
         self._least = batch_size if drop_last else 1
@@ -293,6 +301,18 @@ class _Batches:
             raise StopIteration
         batch, self._batch = self._batch, []  # no call from here on: see iterators
         return batch
+
+    def skip(self, count: int) -> int:
+        """Drop ``count`` batches, or all that there are; return how many."""
+        left = count * self._batch_size
+        while left:
+            chunk: list[Any] = []
+            self._intake.draw(chunk, min(left, MAX_CHUNK))
+            left -= len(chunk)
+            if not chunk:
+                break
+        whole, rest = divmod(count * self._batch_size - left, self._batch_size)
+        return whole + (rest >= self._least)
 
 
 def iterate(sampler: Iterable[Any], seed: int, epoch: int) -> Iterator[Any]:

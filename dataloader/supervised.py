@@ -12,10 +12,12 @@ A class that inherits from this has its arguments as attributes, and ``_given``:
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from dataloader import arguments
 from dataloader.batch_by_cost import BatchByCost
@@ -23,11 +25,15 @@ from dataloader.batch_pool import BatchPool
 from dataloader.datasets import Subset
 from dataloader.iterators import InProcessIterator, WorkerIterator
 from dataloader.live_state import LiveState
+from dataloader.opening import Opened, Opener, Start
 from dataloader.pieces import derived_seed
+from dataloader.ranks import current_rank
 from dataloader.recipe import Collate, Recipe, WorkerInit
 from dataloader.review import Review
 from dataloader.sample_errors import OnError, SampleError
+from dataloader.sampler_chain import SamplerChain
 from dataloader.samplers import BatchSampler, checked_count, iterate
+from dataloader.state import Bookmark, Position, Resume, checked_state
 from dataloader.stats import LoaderStats
 from dataloader.status import WorkerStatus
 from dataloader.watch import Bar, Watch
@@ -44,27 +50,12 @@ ADVICE = (
 Self = TypeVar("Self", bound="SupervisedLoader")
 
 
-class Start(NamedTuple):
-    """What one epoch begins with.
-
-    Parameters:
-        seed: of the random state that its samples are loaded with.
-        epoch: its number.
-        batches: of indices, being drawn from the sampler.
-        head: what a class that inherits has its iterator take over.
-    """
-
-    seed: int
-    epoch: int
-    batches: Iterator[Any]
-    head: Any = None
-
-
 class SupervisedLoader:
     """Begins epochs, keeps workers, and tells figures of both."""
 
     dataset: Any
     batch_size: int | None
+    drop_last: bool
     sampler: Iterable[Any]
     batch_sampler: Iterable[Any] | None
     collate_fn: Collate
@@ -93,49 +84,57 @@ class SupervisedLoader:
     # ---- epochs ----------------------------------------------------------------------------------
 
     def _begin_epoch(self) -> InProcessIterator | WorkerIterator:
-        """Return the iterator of one more epoch."""
+        """Return the iterator of one more epoch, or of what is left of one."""
         with self._live.lock:
-            epoch, self._live.next_epoch = self._live.next_epoch, self._live.next_epoch + 1
+            live = self._live
             recipe = Recipe.of(
                 self.dataset,
                 self.collate_fn,
                 in_batches=self.batch_sampler is not None,
                 may_skip=self.on_error != "raise",
             )
-            if self.num_workers == 0:
-                return self._begin_in_process(recipe, epoch)
-            return self._begin_with_workers(recipe, epoch)
+            begin = self._begin_with_workers if self.num_workers else self._begin_in_process
+            iterator, bookmark = begin(recipe)
+            live.note_opened(bookmark)
+            return iterator
 
-    def _begin_in_process(self, recipe: Recipe, epoch: int) -> InProcessIterator:
-        start, watch, review = self._start(epoch), self._new_watch(self._live.deaths()), self._review(epoch)
-        iterator = self._in_process_iterator(recipe, start.batches, start.seed, watch, review)
-        iterator.become(start.head)
-        return iterator
+    def _open(self) -> Opened:
+        return self._opener().open(self._live.next_epoch, self._live.resume)
 
-    def _begin_with_workers(self, recipe: Recipe, epoch: int) -> WorkerIterator:
+    def _begin_in_process(self, recipe: Recipe) -> tuple[InProcessIterator, Bookmark]:
+        opened = self._open()
+        watch, review = self._new_watch(opened, self._live.deaths()), self._review(opened.epoch)
+        iterator = self._in_process_iterator(
+            recipe, opened.source, opened.seed, watch, review, opened.bookmark
+        )
+        iterator.become(opened.head)
+        return iterator, opened.bookmark
+
+    def _begin_with_workers(self, recipe: Recipe) -> tuple[WorkerIterator, Bookmark]:
         for pool, _ in self._live.pools:
             pool.require_ours()
-        start, deaths_before = self._start(epoch), self._live.deaths()
+        opened, deaths_before = self._open(), self._live.deaths()
         pool = self._fitting_pool() or self._live.add(self._new_pool())
         with pool.turn:
             try:
-                self._make_ready(pool, recipe, start.seed)
+                self._make_ready(pool, recipe, opened.seed)
             except BaseException:
                 self._live.drop(pool)
                 raise
             iterator = self._worker_iterator(
                 pool,
-                start.batches,
-                seed=start.seed,
+                opened.source,
+                seed=opened.seed,
                 window=self.num_workers * self._prefetch,
                 in_order=self.in_order,
                 keep_workers=self.persistent_workers,
-                watch=self._new_watch(deaths_before),
-                review=self._review(epoch),
+                watch=self._new_watch(opened, deaths_before),
+                review=self._review(opened.epoch),
+                bookmark=opened.bookmark,
             )
-            iterator.become(start.head)
+            iterator.become(opened.head)
         self._live.note_user(pool, iterator)
-        return iterator
+        return iterator, opened.bookmark
 
     def _start(self, epoch: int) -> Start:
         """Return what the epoch begins with, having drawn whatever there is to draw."""
@@ -147,14 +146,14 @@ class SupervisedLoader:
             return BatchSampler(self.sampler, batch_size=1, drop_last=False).iterate(seed, epoch)
         return iterate(self.batch_sampler, seed, epoch)
 
-    def _new_watch(self, deaths_before: int) -> Watch:
+    def _new_watch(self, opened: Opened, deaths_before: int) -> Watch:
         try:
             total: int | None = self.num_items
         except TypeError:
             total = None
         live = self._live
         bar = Bar(total, lambda: live.deaths() - deaths_before) if self.progress else None
-        return Watch(live.new_tally(), total, bar)
+        return Watch(live.new_tally(), total, bar, opened.bookmark.position.items)
 
     def _review(self, epoch: int) -> Review:
         max_attempts = (self.restart or RestartPolicy()).max_attempts
@@ -176,16 +175,117 @@ class SupervisedLoader:
         True
         """
         self._live.next_epoch = checked_count("epoch", epoch, least=0)
+        resume = self._live.resume
+        if resume is not None and not resume.position.finished and resume.epoch != self._live.next_epoch:
+            self._live.resume = None
+            warnings.warn(
+                f"set_epoch({epoch}) after a state of epoch {resume.epoch} was loaded: epoch {epoch} begins "
+                "at its first batch",
+                stacklevel=2,
+            )
         samplers = (self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None))
         for sampler in {id(sampler): sampler for sampler in samplers}.values():
             tell = getattr(sampler, "set_epoch", None)
             if tell is not None:
                 tell(self._live.next_epoch)
 
+    # ---- state -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the user of the iterator that was made last is: see ``load_state_dict``.
+
+        It counts the batches that the user has received. It can be had at any time, before the first epoch,
+        in the middle of one, or between two; it draws nothing and starts nothing. The dict is the caller's,
+        and can be written as JSON if the states of the dataset and the sampler can, where these have one.
+
+        >>> from dataloader import DataLoader
+        >>> loader = DataLoader(range(10), batch_size=4)
+        >>> for batch in loader:
+        ...     break
+        >>> loader.state_dict()["_num_yielded"]
+        1
+        """
+        live = self._live
+        if live.resume is not None:
+            state = copy.deepcopy(dict(live.resume.state))
+            return {**state, "next_epoch": live.next_epoch} if live.resume.position.finished else state
+        if live.bookmark is not None:
+            return live.bookmark.state_dict(live.next_epoch)
+        opener = self._opener()
+        beginning = opener.beginning(live.next_epoch, self.seed)
+        return Bookmark(beginning, opener.facts, position=Position(mark=opener.begin_mark())).state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next ``iter()`` go on where ``state_dict`` was taken.
+
+        The batches that are left come as they would have come then, random augmentation included, whatever
+        ``num_workers`` is; samples of those before are not loaded. A state of an epoch's end lets the next
+        epoch begin. Where ``seed`` was not given, the loader has the state's from now on.
+
+        Parameters:
+            state_dict: what ``state_dict()`` of a loader like this returned, of another rank's too. An empty
+                one undoes an earlier call.
+
+        Raises:
+            TypeError, ValueError: it is no such state, or one of another loader: the message names what
+                differs.
+
+        >>> from dataloader import DataLoader
+        >>> loader, other = [DataLoader(range(10), batch_size=4, shuffle=True) for _ in range(2)]
+        >>> iterator = iter(loader)
+        >>> _ = next(iterator)
+        >>> other.load_state_dict(loader.state_dict())
+        >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in iterator]
+        True
+        """
+        live = self._live
+        if state_dict == {}:
+            live.resume = live.bookmark = None
+            return
+        opener = self._opener()
+        resume = checked_state(state_dict, opener.facts)
+        with live.lock:
+            resume = self._with_seed_of(resume)
+            opener.chain.set_epochs(resume.beginning.sampler_epochs)
+            live.next_epoch, live.bookmark, live.resume = resume.epoch, None, resume
+
+    def _with_seed_of(self, resume: Resume) -> Resume:
+        """Take the state's seed for this loader, or this loader's for the state, where they differ."""
+        seed = resume.beginning.seed
+        if self.seed is None or seed is None or seed == self.seed:
+            return resume
+        if self._given["seed"] is None:
+            self.__dict__["seed"] = seed
+            return resume
+        if resume.beginning.rank == current_rank().rank:
+            raise ValueError(
+                f"state_dict is of a loader with seed={seed}, and this one has seed={self.seed}: give "
+                f"seed={seed}, or none, or begin anew without the state"
+            )
+        return resume.with_seed(self.seed)
+
+    def _opener(self) -> Opener:
+        chain = SamplerChain(self.batch_sampler, self.sampler)
+        facts = {
+            "len(dataset)": _length(self.dataset),
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            **chain.facts(),
+        }
+        return Opener(self.dataset, chain, self._order_sampler, facts, self._start, self._drawn)
+
+    @property
+    def _order_sampler(self) -> Any:
+        """The sampler whose own state counts, if it has one."""
+        if self.batch_sampler is None:
+            return self.sampler
+        return _behind(self.batch_sampler)
+
     # ---- workers ---------------------------------------------------------------------------------
 
     def _make_ready(self, pool: BatchPool, recipe: Recipe, seed: int) -> None:
-        if self.persistent_workers and pool.workers and not pool.is_broken:
+        keeps = self.persistent_workers and self._live.resume is None  # what was loaded is for new workers
+        if keeps and pool.workers and not pool.is_broken:
             pool.check()
             return
         if self.persistent_workers and not pool.has_raised:
@@ -344,7 +444,9 @@ class SupervisedLoader:
         start, stop = checked_count("start", start, least=0), checked_count("stop", stop, least=0)
         if not start <= stop <= length:
             raise ValueError(f"start={start}, stop={stop}: give 0 <= start <= stop <= {length}")
-        return type(self)(**{**self._given, **self._part(start, stop)})
+        part = type(self)(**{**self._given, **self._part(start, stop)})
+        part._given = {**part._given, "seed": None if self._given["seed"] is None else part.seed}
+        return part
 
     def _part(self, start: int, stop: int) -> dict[str, Any]:
         """Return the arguments that differ in a part of this loader."""
@@ -367,3 +469,15 @@ class SupervisedLoader:
         size, longer = divmod(len(self.dataset), checked_count("n", n, least=1))
         starts = [part * size + min(part, longer) for part in range(n + 1)]
         return [self.slice(start, stop) for start, stop in pairwise(starts)]
+
+
+def _behind(batch_sampler: Iterable[Any]) -> Iterable[Any]:
+    """Return whose indices the batches are made of, where that is all that ``batch_sampler`` does."""
+    return batch_sampler.sampler if isinstance(batch_sampler, BatchSampler) else batch_sampler
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None

@@ -17,9 +17,10 @@ from dataloader import arguments
 from dataloader._torch.iterators import Head, TorchInProcessIterator, TorchWorkerIterator
 from dataloader._torch.worker import TorchServer
 from dataloader.live_state import LiveState
+from dataloader.opening import Start
 from dataloader.sample_errors import OnError
 from dataloader.samplers import BatchSampler, checked_count, checked_flag, checked_seed
-from dataloader.supervised import Start, SupervisedLoader
+from dataloader.supervised import SupervisedLoader
 from supervisor.policy import RestartPolicy
 
 __all__ = ["DataLoader", "default_collate", "default_convert", "get_worker_info"]
@@ -219,7 +220,9 @@ class _LiveState(LiveState):
     head: Head | None = None
 
     def fresh(self) -> _LiveState:
-        return _LiveState(self.next_epoch)
+        live = _LiveState(self.next_epoch)
+        live.resume = self.resume
+        return live
 
     def iterator(self) -> TorchWorkerIterator | None:
         if self.head is None or not self.pools:

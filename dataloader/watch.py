@@ -19,24 +19,26 @@ class Watch:
         tally: where.
         total: samples in all, None where that is not known.
         bar: shows it, if anything does.
+        before: samples that were over when the iterator began, where it goes on in the middle of an epoch.
     """
 
-    def __init__(self, tally: Tally, total: int | None, bar: Bar | None = None) -> None:
+    def __init__(self, tally: Tally, total: int | None, bar: Bar | None = None, before: int = 0) -> None:
         self.tally = tally
         self._total = total
         self._bar = bar
+        self._before = before
 
     @property
     def progress(self) -> Progress:
-        return Progress(self.tally.delivered.items, self._total)
+        return Progress(self._before + self.tally.delivered.items, self._total)
 
     def show(self) -> None:
         if self._bar is not None:
-            self._bar.show(self.tally.delivered.items)
+            self._bar.show(self.progress.items)
 
     def end(self) -> None:
         if self._bar is not None:
-            self._bar.end(self.tally.delivered.items)
+            self._bar.end(self.progress.items)
             self._bar = None
 
 

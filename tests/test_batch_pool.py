@@ -19,6 +19,7 @@ from dataloader.ledger import Epoch, Lease
 from dataloader.recipe import Recipe, each_that_loads
 from dataloader.review import Review
 from dataloader.slots import DESCRIPTORS_PER_SLOT
+from dataloader.source import Source
 from dataloader.suspects import Death
 from supervisor.channel import Raw
 from supervisor.page import CANCELLED, ITEM, TASK
@@ -55,7 +56,7 @@ def iterate(
     window = pool.num_workers * prefetch
     return WorkerIterator(
         pool,
-        batches,
+        Source(batches),
         seed=0,
         window=window,
         in_order=in_order,

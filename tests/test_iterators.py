@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from dataloader import default_collate
-from dataloader.iterators import InProcessIterator, Source, WorkerIterator
+from dataloader.iterators import InProcessIterator, WorkerIterator
 from dataloader.recipe import Recipe
 from dataloader.review import Review
+from dataloader.source import Source
 from supervisor.payload import PayloadError
 from tests.datasets import Augmented, Unloadable
 from tests.equality import fingerprint
@@ -36,7 +37,7 @@ def in_process(
     dataset: Any, collate: Any = list, batches: Any = BATCHES, epoch: int = 0
 ) -> InProcessIterator:
     return InProcessIterator(
-        Recipe(dataset, collate), batches, seed=5, watch=unwatched(), review=Review("raise", epoch)
+        Recipe(dataset, collate), Source(batches), seed=5, watch=unwatched(), review=Review("raise", epoch)
     )
 
 
@@ -44,7 +45,7 @@ def with_toys(dataset: Any, collate: Any = list, batches: Any = BATCHES, epoch: 
     pool = ToyPool(Recipe(dataset, collate), num_workers=2, prefetch=2)
     return WorkerIterator(
         pool,
-        batches,
+        Source(batches),
         seed=5,
         window=4,
         in_order=True,
@@ -66,41 +67,6 @@ def handler() -> Iterator[None]:
     previous = signal.signal(signal.SIGUSR1, interrupt)
     yield
     signal.signal(signal.SIGUSR1, previous)
-
-
-# ---- the source ----------------------------------------------------------------------------------
-
-
-def test_a_source_gives_the_same_batch_until_it_is_taken() -> None:
-    source = Source([["a"], ["b"]])
-    assert source.peek() == source.peek() == (0, ["a"])
-    source.taken = 0
-    assert source.peek() == source.peek() == (1, ["b"])
-    source.taken = 1
-    assert source.peek() is source.peek() is None
-
-
-def test_a_source_draws_no_more_than_it_is_asked_for() -> None:
-    batches = iter([[number] for number in range(5)])
-    source = Source(batches)
-    source.peek()
-    source.peek()
-    assert list(batches) == [[1], [2], [3], [4]]
-
-
-@pytest.mark.parametrize("batch", [(1, 2), {1, 2}, np.array([1, 2]), range(1, 3)], ids=type)
-def test_a_batch_may_be_any_collection_of_indices(batch: Any) -> None:
-    drawn = Source([batch]).peek()
-    assert drawn is not None
-    assert list(drawn[1][0:2]) == [1, 2]
-
-
-@pytest.mark.parametrize("batch", [5, "ab", iter([1]), {1: 2}], ids=type)
-def test_what_is_no_batch_of_indices_is_refused_once(batch: Any) -> None:
-    source = Source([batch, [3]])
-    with pytest.raises(TypeError, match=r"^batch_sampler gave .*: let it give lists of indices"):
-        source.peek()
-    assert source.peek() == (0, [3])
 
 
 # ---- both kinds ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from dataloader._torch.processes import WorkerProcess
 from dataloader.batch_pool import BatchPool
 from dataloader.iterators import InProcessIterator, WorkerIterator
-from dataloader.watch import Watch
+from dataloader.state import Bookmark
 
 
 class Head(_BaseDataLoaderIter):
@@ -43,7 +43,7 @@ class Head(_BaseDataLoaderIter):
 class _TorchIterator(_BaseDataLoaderIter):
     """What torch's iterators have, for ours."""
 
-    _watch: Watch
+    _bookmark: Bookmark
 
     def become(self, head: Head) -> None:
         """Know what torch's iterator would."""
@@ -51,7 +51,7 @@ class _TorchIterator(_BaseDataLoaderIter):
 
     @property
     def _num_yielded(self) -> int:
-        return self._watch.tally.delivered.batches
+        return self._bookmark.position.received
 
     @_num_yielded.setter
     def _num_yielded(self, batches: int) -> None:

@@ -1,0 +1,185 @@
+"""How an epoch is opened: at its first batch, or where a state that was loaded says.
+
+    next      the samplers begin anew, from wherever generators are
+    after     a state from between two epochs: generators and samplers are put where they were, then as next
+    middle    generators are put where they were as that epoch began, so that the same order is drawn again;
+              samplers with a state of their own go on from it, the others are drawn from as often as then;
+              no sample is loaded
+
+What samplers draw from global generators they draw from those of that time; the user's are left as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from dataloader.datasets import IterableDataset
+from dataloader.generators import global_generators, set_state
+from dataloader.random_state import kept_random_state
+from dataloader.ranks import current_rank
+from dataloader.sampler_chain import SamplerChain
+from dataloader.source import SamplerState, Source, fast_forward, has_state, load_iterator
+from dataloader.state import NUM_YIELDED, Beginning, Bookmark, Facts, Mark, Position, Resume
+
+
+class Start(NamedTuple):
+    """What one epoch begins with.
+
+    Parameters:
+        seed: of the random state that its samples are loaded with.
+        epoch: its number.
+        batches: of indices, being drawn from the sampler.
+        head: what a class that inherits has its iterator take over.
+    """
+
+    seed: int
+    epoch: int
+    batches: Iterator[Any]
+    head: Any = None
+
+
+class Opened(NamedTuple):
+    """An epoch that can be iterated."""
+
+    seed: int
+    epoch: int
+    source: Source
+    bookmark: Bookmark
+    head: Any
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Opens the epochs of one loader.
+
+    Parameters:
+        dataset: the loader's.
+        chain: its samplers.
+        sampler: that one of them whose state counts.
+        facts: about the loader.
+        start: returns what epoch number ``epoch`` begins with, having drawn whatever there is to draw.
+        draw: begins to draw from the samplers once more; given (seed, epoch).
+    """
+
+    dataset: Any
+    chain: SamplerChain
+    sampler: Any
+    facts: Facts
+    start: Callable[[int], Start]
+    draw: Callable[[int, int], Iterator[Any]]
+
+    def beginning(self, epoch: int, seed: int | None) -> Beginning:
+        """Return what the epoch would begin with now."""
+        has_own = has_state(self.dataset) and not isinstance(self.dataset, IterableDataset)
+        dataset = copy.deepcopy(self.dataset.state_dict()) if has_own else None
+        generators, told = self.chain.generators(), self.chain.epochs(epoch)
+        return Beginning(epoch, seed, current_rank().rank, generators, told, dataset, begun=False)
+
+    def _beginning_now(self, epoch: int) -> Beginning:
+        is_drawn_again = not has_state(self.sampler)
+        texts = self.chain.global_generators() if is_drawn_again else {}
+        return replace(self.beginning(epoch, None), begun=True, global_generators=texts)
+
+    def begin_mark(self) -> Mark | None:
+        """Return where the sampler is before it is iterated."""
+        return SamplerState(self.sampler, None).mark(0)
+
+    def open(self, epoch: int, resume: Resume | None) -> Opened:
+        """Open epoch number ``epoch``.
+
+        Raises:
+            ValueError: the state that was loaded does not fit: the message names what differs.
+        """
+        if resume is None:
+            return self._open_next(epoch)
+        self._restore(resume)
+        is_middle = resume.beginning.begun and not resume.position.finished
+        return self._open_middle(resume) if is_middle else self._open_after(epoch, resume)
+
+    def _open_next(self, epoch: int) -> Opened:
+        beginning, start = self._beginning_now(epoch), self.start(epoch)
+        return self._opened(beginning, start, Source(start.batches, self.sampler), Position())
+
+    def _open_after(self, epoch: int, resume: Resume) -> Opened:
+        beginning, start = self.beginning(epoch, None), self.start(epoch)
+        return self._opened(
+            beginning, start, self._source(start, resume.position.mark, Position()), Position()
+        )
+
+    def _open_middle(self, resume: Resume) -> Opened:
+        beginning, position = resume.beginning, resume.position
+        self._warn_of_other_epochs(beginning)
+        with kept_random_state():
+            for name, generator in global_generators().items():
+                if name in beginning.global_generators:
+                    set_state(generator, beginning.global_generators[name])
+            start = self.start(beginning.epoch)
+            if beginning.seed is not None:
+                start = start._replace(seed=beginning.seed)
+            source = self._source(start, position.mark, position)
+            source.peek()  # samplers may draw nothing before they are asked for the first
+        return self._opened(beginning, start, source, position)
+
+    def _opened(self, beginning: Beginning, start: Start, source: Source, position: Position) -> Opened:
+        beginning = replace(beginning, seed=start.seed)
+        position = position._replace(mark=source.begin_mark, finished=False)
+        bookmark = Bookmark(beginning, self.facts, self.chain, position)
+        return Opened(start.seed, start.epoch, source, bookmark, start.head)
+
+    # ---- resuming --------------------------------------------------------------------------------
+
+    def _restore(self, resume: Resume) -> None:
+        self.chain.set_generators(resume.beginning.generators)
+        if resume.beginning.dataset is not None:
+            require_state("dataset", self.dataset)
+            self.dataset.load_state_dict(copy.deepcopy(resume.beginning.dataset))
+        mark = resume.position.mark
+        if mark is not None and mark.sampler is not None and (mark.ended or not resume.position.finished):
+            require_state("sampler", self.sampler)
+            self.sampler.load_state_dict(copy.deepcopy(mark.sampler))
+
+    def _source(self, start: Start, mark: Mark | None, position: Position) -> Source:
+        """Return the source whose next batch is ``position.next``; the sampler has been put to ``mark``."""
+        batches, wanted = start.batches, position.next
+        if mark is not None:
+            if mark.sampler is not None or not mark.ended:
+                load_iterator(batches, mark)
+            wanted = 0 if mark.ended else wanted - mark.batches
+        if wanted < 0:
+            raise ValueError(
+                f"{NUM_YIELDED}={position.received} in state_dict, but the sampler's own state in it is that "
+                "after more batches, and it cannot be taken back: load the state as it was saved"
+            )
+        skipped = fast_forward(batches, wanted)
+        if skipped < wanted:
+            raise ValueError(
+                f"the sampler has {position.next - wanted + skipped} batches, and state_dict is that after "
+                f"{position.next}: give the dataset and the sampler that it was saved with"
+            )
+        source = Source(batches, self.sampler, position.next, position.ahead)
+        if mark is not None and position.next == 0 and source.peek() is None:
+            source = Source(self.draw(start.seed, start.epoch), self.sampler)  # it was at an epoch's end
+        return source
+
+    def _warn_of_other_epochs(self, beginning: Beginning) -> None:
+        now = self.chain.epochs(beginning.epoch)
+        for name, epoch in beginning.sampler_epochs.items():
+            if now.get(name, epoch) != epoch:
+                warnings.warn(
+                    f"{name} was told that this is epoch {now[name]}, but the state that was loaded is of "
+                    f"its epoch {epoch}: the batches that are left are not those that were left then",
+                    stacklevel=5,
+                )
+
+
+def require_state(name: str, holder: Any) -> None:
+    """Raise ValueError where a state was loaded that nobody takes."""
+    if not has_state(holder):
+        raise ValueError(
+            f"state_dict has a state of the {name}, and {type(holder).__name__} has no load_state_dict(): "
+            f"give the {name} that it was saved with"
+        )

@@ -1,0 +1,131 @@
+"""What decides the order of an epoch: a loader's samplers, each with the one that it draws from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sized
+from typing import Any
+
+import numpy as np
+
+from dataloader.generators import generators_of, global_generators, set_state, state_text
+from dataloader.samplers import SeededSampler
+
+_SETTINGS = ("replacement", "num_samples", "seed", "shuffle", "num_replicas")
+_OURS = ("dataloader", "torch")
+_TORCHS_WITHOUT_DRAWS = ("SequentialSampler", "BatchSampler", "DistributedSampler")
+
+
+class SamplerChain:
+    """A sampler, the sampler that it holds as ``batch_sampler`` or ``sampler``, and so on.
+
+    Parameters:
+        batch_sampler: the loader's, or None.
+        sampler: the loader's.
+        generator: the loader's, if samplers may draw from it.
+    """
+
+    def __init__(self, batch_sampler: Any, sampler: Any, generator: Any = None) -> None:
+        self.samplers: dict[str, Any] = {}
+        top = sampler if batch_sampler is None else batch_sampler
+        name = "batch_sampler" if top is batch_sampler else "sampler"
+        while top is not None and all(top is not other for other in self.samplers.values()):
+            self.samplers["sampler" if top is sampler else name] = top
+            attribute, top = _inner(top)
+            name = f"{name}.{attribute}"
+        held = {
+            f"{name}.{attribute}": found
+            for name, part in self.samplers.items()
+            for attribute, found in generators_of(part).items()
+        }
+        self._generators = held if generator is None else {"generator": generator, **held}
+
+    # ---- generators ------------------------------------------------------------------------------
+
+    def generators(self) -> dict[str, str]:
+        """Return where the generators are from which samplers draw, by the attribute that holds each."""
+        texts = {name: state_text(generator) for name, generator in self._generators.items()}
+        return {name: text for name, text in texts.items() if text is not None}
+
+    def set_generators(self, texts: Mapping[str, str]) -> None:
+        """Put the generators where they were.
+
+        Raises:
+            ValueError: it is no state of the generator.
+        """
+        for name, text in texts.items():
+            try:
+                set_state(self._generators[name], text)
+            except ValueError as error:
+                raise ValueError(f"state_dict['generators'][{name!r}]: {error}") from error
+
+    def global_generators(self) -> dict[str, str]:
+        """Return where those global generators are that samplers may draw from."""
+        names: set[str] = set().union(*map(_global_generators_of, self.samplers.values()))
+        found = global_generators()
+        texts = {name: state_text(found[name]) for name in sorted(names & set(found))}
+        return {name: text for name, text in texts.items() if text is not None}
+
+    # ---- epochs ----------------------------------------------------------------------------------
+
+    def epochs(self, epoch: int) -> dict[str, int]:
+        """Return which epoch each sampler was told; ``epoch``: number of the loader's."""
+        found = {name: _epoch_of(sampler, epoch) for name, sampler in self.samplers.items()}
+        return {name: number for name, number in found.items() if number is not None}
+
+    def set_epochs(self, epochs: Mapping[str, int]) -> None:
+        """Tell samplers which epoch it is."""
+        for name, epoch in epochs.items():
+            tell = getattr(self.samplers.get(name), "set_epoch", None)
+            if tell is not None:
+                tell(epoch)
+
+    # ---- facts -----------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        """Return what must be the same for the order to be the same, in plain values."""
+        facts: dict[str, Any] = {}
+        for name, sampler in self.samplers.items():
+            kind = type(sampler)
+            is_known = kind.__module__.partition(".")[0] in _OURS
+            facts[name] = f"{kind.__module__}.{kind.__qualname__}" if is_known else kind.__qualname__
+            if is_known:
+                settings = {key: getattr(sampler, key, None) for key in _SETTINGS}
+                facts |= {f"{name}.{key}": value for key, value in settings.items() if _is_plain(value)}
+            elif _is_sequence(sampler):
+                facts[f"len({name})"] = len(sampler)
+        return {**facts, **{name: type(held).__name__ for name, held in self._generators.items()}}
+
+
+def _inner(sampler: Any) -> tuple[str, Any]:
+    for attribute in ("batch_sampler", "sampler"):
+        inner = getattr(sampler, attribute, None)
+        if isinstance(inner, Iterable):
+            return attribute, inner
+    return "", None
+
+
+def _epoch_of(sampler: Any, epoch: int) -> int | None:
+    if isinstance(sampler, SeededSampler):
+        return sampler.epoch_in(epoch)
+    number = getattr(sampler, "epoch", None)
+    return number if hasattr(sampler, "set_epoch") and type(number) is int else None
+
+
+def _global_generators_of(sampler: Any) -> set[str]:
+    """Return the names of the global generators that ``sampler`` may draw from."""
+    kind = type(sampler)
+    library = kind.__module__.partition(".")[0]
+    if library == "dataloader" or _is_sequence(sampler):
+        return set()
+    if library != "torch":
+        return set(global_generators())
+    draws = kind.__name__ not in _TORCHS_WITHOUT_DRAWS and getattr(sampler, "generator", None) is None
+    return {"torch"} if draws else set()
+
+
+def _is_sequence(sampler: Any) -> bool:
+    return isinstance(sampler, list | tuple | range | np.ndarray) and isinstance(sampler, Sized)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, bool | int)

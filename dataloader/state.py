@@ -1,0 +1,368 @@
+"""Where a user is in an epoch, as a dict of plain values and back: ``state_dict``, ``load_state_dict``.
+
+    Beginning   what the epoch began with: number, seed, where generators were; never changes
+    Position    which batches the user has received; each delivery makes another, in one store
+    Bookmark    both, of one iterator
+    Resume      a state that was loaded: where the next epoch goes on
+
+Batches count by their number in the sampler's order, from 0. One that comes to nothing, because all of its
+samples are left out or because an exception comes instead, is over as well, but not received.
+
+Only what the user has received counts, however much is being made ahead of it. The states of samplers are
+therefore taken as batches are drawn, and wait with them (``Mark``).
+
+Nothing here draws, loads or sends anything.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+VERSION = 1
+NUM_YIELDED, FINISHED = "_num_yielded", "_iterator_finished"  # torchdata's names: trainers edit these
+MAX_LATELY = 32
+
+
+class Order(Protocol):
+    """What decides the order of the next epoch, and where it is now."""
+
+    def generators(self) -> Mapping[str, str]:
+        """Return where generators are, by who holds them."""
+
+    def epochs(self, epoch: int) -> Mapping[str, int]:
+        """Return which epoch each sampler is told for epoch number ``epoch``."""
+
+
+Facts = Mapping[str, Any]
+"""What must be the same in a loader that goes on: plain values by name."""
+
+
+class Mark(NamedTuple):
+    """Where a sampler with a state of its own is.
+
+    Parameters:
+        batches: how many were drawn from it in this epoch.
+        sampler: its state; None: only its iterator has one.
+        iterator: its iterator's state, or None.
+        ended: it has no more.
+    """
+
+    batches: int
+    sampler: Any = None
+    iterator: Any = None
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What an epoch began with.
+
+    Parameters:
+        epoch: its number.
+        seed: of the random state that its samples are loaded with; None: not drawn yet.
+        rank: of the process.
+        generators: by where they are held, those that decide the order of samples: where each was.
+        sampler_epochs: by path, the epoch that each sampler was told.
+        dataset: the dataset's own state, None where it has none.
+        begun: somebody iterates; what the sampler draws from global generators is thereby decided.
+        global_generators: where these were, if the sampler may draw from them.
+    """
+
+    epoch: int
+    seed: int | None
+    rank: int = 0
+    generators: Mapping[str, str] = field(default_factory=dict)
+    sampler_epochs: Mapping[str, int] = field(default_factory=dict)
+    dataset: Any = None
+    begun: bool = True
+    global_generators: Mapping[str, str] = field(default_factory=dict)
+
+
+class Position(NamedTuple):
+    """Which batches a user has received.
+
+    Parameters:
+        next: all batches before this number are over.
+        ahead: those beyond that are over too, where batches come in any order, each with the sampler's state
+            after it, None where that is not known.
+        received: how many the user has.
+        left_out: how many came to nothing.
+        lately: numbers of the last of these.
+        items: how many samples are over.
+        mark: where the sampler was after batch ``next - 1``, or an earlier one; None: it has no state.
+        dataset: the dataset's own state, where it is in this process; or None.
+        finished: the iterator has said that there are no more.
+    """
+
+    next: int = 0
+    ahead: Mapping[int, Mark | None] = {}
+    received: int = 0
+    left_out: int = 0
+    lately: tuple[int, ...] = ()
+    items: int = 0
+    mark: Mark | None = None
+    dataset: Any = None
+    finished: bool = False
+
+    def after(
+        self, number: int, items: int, mark: Mark | None = None, dataset: Any = None, *, came: bool = True
+    ) -> Position:
+        """Return the position once batch ``number``, of ``items`` samples, is over; ``came``: as a batch.
+
+        >>> Position().after(0, 4).after(2, 4).next
+        1
+        >>> Position().after(0, 4).after(2, 4).after(1, 4).next
+        3
+        """
+        start, ahead = self.next, self.ahead
+        if number == start and not ahead:
+            start, mark = number + 1, mark or self.mark
+        else:
+            start, ahead, mark = _advanced(start, {**ahead, number: mark}, self.mark)
+        if came:
+            left_out, lately = self.left_out, self.lately
+        else:
+            left_out, lately = self.left_out + 1, (*self.lately, number)[-MAX_LATELY:]
+        received = self.received + came
+        return Position(start, ahead, received, left_out, lately, self.items + items, mark, dataset)
+
+    def with_received(self, count: int) -> Position:
+        """Return the position at which the user had received ``count`` batches.
+
+        Warns:
+            UserWarning: batches came in any order, so that it is not known which.
+        """
+        less = self.received - count
+        if less == 0:
+            return self
+        start, left_out = self.next, self.left_out
+        if self.ahead:
+            warnings.warn(
+                f"{NUM_YIELDED} was changed from {self.received} to {count}, and batches came in any order: "
+                "it is not known which those are; the first of the sampler's order are taken",
+                stacklevel=2,
+            )
+            start, less = count + left_out, 0
+        while less > 0:
+            start -= 1
+            came = start not in self.lately
+            less, left_out = less - came, left_out - (not came)
+        start -= less
+        items = self.items * start // max(1, self.next)
+        return self._replace(next=start, ahead={}, received=count, left_out=left_out, items=items)
+
+
+def _advanced(
+    start: int, ahead: dict[int, Mark | None], mark: Mark | None
+) -> tuple[int, dict[int, Mark | None], Mark | None]:
+    while start in ahead:
+        mark = ahead.pop(start) or mark
+        start += 1
+    return start, ahead, mark
+
+
+class Bookmark:
+    """Where the user of one iterator is.
+
+    Parameters:
+        beginning: of its epoch.
+        facts: about its loader.
+        order: asked at the epoch's end for what the next begins with; None: nothing decides.
+        position: where it begins.
+
+    Attributes:
+        position: replaced by one store, with each batch.
+    """
+
+    __slots__ = ("_facts", "_order", "beginning", "position")
+
+    def __init__(
+        self,
+        beginning: Beginning,
+        facts: Facts | None = None,
+        order: Order | None = None,
+        position: Position = Position(),  # noqa: B008 (it is never changed)
+    ) -> None:
+        self.beginning = beginning
+        self._facts = facts or {}
+        self._order = order
+        self.position = position
+
+    def end(self, mark: Mark | None) -> None:
+        """Note that there are no more batches. ``mark``: where the sampler is then."""
+        self.position = self.position._replace(finished=True, mark=mark)
+
+    def state_dict(self, next_epoch: int | None = None) -> dict[str, Any]:
+        """Return all of it, as plain values that are the caller's; ``next_epoch``: number of the next."""
+        beginning, position = self.beginning, self.position
+        next_epoch = beginning.epoch + 1 if next_epoch is None else next_epoch
+        generators, told = beginning.generators, beginning.sampler_epochs
+        if position.finished and self._order is not None:
+            generators, told = self._order.generators(), self._order.epochs(next_epoch)
+        mark, dataset = position.mark, position.dataset
+        return {
+            NUM_YIELDED: position.received,
+            FINISHED: position.finished,
+            "version": VERSION,
+            "seed": beginning.seed,
+            "epoch": beginning.epoch,
+            "next_epoch": next_epoch,
+            "rank": beginning.rank,
+            "begun": beginning.begun,
+            "next_batch": position.next,
+            "ahead": list(position.ahead),
+            "left_out": position.left_out,
+            "lately_left_out": list(position.lately),
+            "samples": position.items,
+            "generators": dict(generators),
+            "global_generators": {} if position.finished else dict(beginning.global_generators),
+            "sampler_epochs": dict(told),
+            "sampler": None if mark is None else copy.deepcopy(mark._asdict()),
+            "dataset": copy.deepcopy(beginning.dataset if dataset is None else dataset),
+            "dataset_batches": 0 if dataset is None else position.next,
+            "loader": dict(self._facts),
+        }
+
+
+# ---- back ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Resume:
+    """A state that was loaded.
+
+    Parameters:
+        beginning: of its epoch.
+        position: in it.
+        next_epoch: number of the epoch after it.
+        state: it, as it was given.
+    """
+
+    beginning: Beginning
+    position: Position
+    next_epoch: int
+    state: Mapping[str, Any]
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that begins or goes on next."""
+        return self.next_epoch if self.position.finished else self.beginning.epoch
+
+    def with_seed(self, seed: int) -> Resume:
+        """Return the same for a loader with another seed."""
+        beginning = replace(self.beginning, seed=seed)
+        return replace(self, beginning=beginning, state={**self.state, "seed": seed})
+
+
+_ADVICE = "load what state_dict() of such a loader returned, or begin anew without it"
+_KINDS: dict[str, tuple[type, ...]] = {
+    NUM_YIELDED: (int,),
+    FINISHED: (bool, int),
+    "version": (int,),
+    "seed": (int, type(None)),
+    "epoch": (int,),
+    "next_epoch": (int,),
+    "rank": (int,),
+    "begun": (bool,),
+    "next_batch": (int,),
+    "ahead": (list, tuple),
+    "left_out": (int,),
+    "lately_left_out": (list, tuple),
+    "samples": (int,),
+    "generators": (Mapping,),
+    "global_generators": (Mapping,),
+    "sampler_epochs": (Mapping,),
+    "sampler": (Mapping, type(None)),
+    "dataset_batches": (int,),
+    "loader": (Mapping,),
+}
+
+
+def checked_state(state: Any, facts: Facts) -> Resume:
+    """Return what ``state`` says, for a loader of which ``facts`` are true.
+
+    Raises:
+        TypeError: it is no dict.
+        ValueError: it is none of ours, or of another loader: the message names what differs.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state_dict={state!r}: {_ADVICE}")
+    _check_origin(state)
+    _check_values(state)
+    _check_facts(state["loader"], facts)
+    state = copy.deepcopy(dict(state))
+    beginning = Beginning(
+        state["epoch"],
+        state["seed"],
+        state["rank"],
+        state["generators"],
+        state["sampler_epochs"],
+        state["dataset"],
+        state["begun"],
+        state["global_generators"],
+    )
+    return Resume(beginning, _position(state), state["next_epoch"], state)
+
+
+def _check_origin(state: Mapping[str, Any]) -> None:
+    if "_snapshot" in state or "_sampler_iter_yielded" in state:
+        raise ValueError(
+            "state_dict is one of torchdata's StatefulDataLoader, which a loader of ours cannot go on from: "
+            "finish the epoch with that loader, and change at its end"
+        )
+    missing = [key for key in (*_KINDS, "dataset") if key not in state]
+    if missing:
+        raise ValueError(f"state_dict has no {missing[0]!r}: {_ADVICE}")
+    if state["version"] != VERSION:
+        raise ValueError(
+            f"state_dict has version {state['version']!r}, where this release knows {VERSION}: load it with "
+            "the release that made it"
+        )
+
+
+def _check_values(state: Mapping[str, Any]) -> None:
+    for key, kinds in _KINDS.items():
+        value = state[key]
+        if not isinstance(value, kinds) or (isinstance(value, int) and value < 0):
+            raise ValueError(f"state_dict[{key!r}]={value!r}: {_ADVICE}")
+    for key in ("ahead", "lately_left_out"):
+        if not all(type(number) is int for number in state[key]):
+            raise ValueError(f"state_dict[{key!r}]={state[key]!r}: {_ADVICE}")
+    if state["next_batch"] + len(state["ahead"]) < state["left_out"]:
+        raise ValueError(f"state_dict['left_out']={state['left_out']!r}: {_ADVICE}")
+    mark = state["sampler"]
+    if mark is not None and set(mark) != set(Mark._fields):
+        raise ValueError(f"state_dict['sampler'] has {sorted(mark)}: {_ADVICE}")
+
+
+def _check_facts(then: Facts, now: Facts) -> None:
+    differing = [
+        f"{name} was {then.get(name)!r} and is {now.get(name)!r}"
+        for name in dict.fromkeys((*now, *then))
+        if then.get(name) != now.get(name)
+    ]
+    if differing:
+        raise ValueError(
+            f"state_dict is of another loader: {'; '.join(differing)}. Make the loader as it was then, or "
+            "begin anew without the state"
+        )
+
+
+def _position(state: Mapping[str, Any]) -> Position:
+    mark = state["sampler"]
+    position = Position(
+        next=state["next_batch"],
+        ahead=dict.fromkeys(state["ahead"]),
+        received=state["next_batch"] + len(state["ahead"]) - state["left_out"],
+        left_out=state["left_out"],
+        lately=tuple(state["lately_left_out"]),
+        items=state["samples"],
+        mark=None if mark is None else Mark(**mark),
+        dataset=state["dataset"],
+        finished=bool(state[FINISHED]),
+    )
+    return position.with_received(state[NUM_YIELDED])

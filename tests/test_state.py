@@ -1,0 +1,413 @@
+"""state_dict and load_state_dict: what is left of an epoch comes as it would have come, whoever loads it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataloader import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from tests.datasets import Augmented, Recorded
+from tests.equality import fingerprint
+
+LENGTH = 23
+
+
+def through_json(state: dict[str, Any]) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(json.dumps(state))
+    assert loaded == state
+    return loaded
+
+
+def fingerprints(batches: Any) -> list[Any]:
+    return [fingerprint(batch) for batch in batches]
+
+
+class Shuffled:
+    """A sampler of the user's, which draws from Python's global generator as an epoch begins."""
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(LENGTH))
+        random.shuffle(order)
+        return iter(order)
+
+    def __len__(self) -> int:
+        return LENGTH
+
+
+class LazilyShuffled(Shuffled):
+    """The same as a generator, which begins at its first batch, with NumPy's generator."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from np.random.permutation(LENGTH).tolist()
+
+
+class WithGenerator(Shuffled):
+    """A sampler of the user's that holds a generator under a name of its own."""
+
+    def __init__(self) -> None:
+        self.dice = np.random.default_rng(3)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.dice.permutation(LENGTH).tolist())
+
+
+class Stateful(Shuffled):
+    """A sampler whose epochs are one stream of numbers, drawn one by one, and that can say where it is."""
+
+    drawn = left = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.left = self.left or LENGTH
+        while self.left:
+            self.left -= 1
+            self.drawn += 1
+            yield self.drawn**2 % LENGTH
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class StatefulIterator:
+    def __init__(self) -> None:
+        self.order = random.sample(range(LENGTH), LENGTH)
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == LENGTH:
+            raise StopIteration
+        self.at += 1
+        return self.order[self.at - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": self.order, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.order, self.at = state["order"], state["at"]
+
+
+class WithStatefulIterator(Shuffled):
+    def __iter__(self) -> Iterator[int]:
+        return StatefulIterator()
+
+
+DATASET = Augmented(LENGTH)
+SETTINGS: dict[str, Callable[[], dict[str, Any]]] = {
+    "in order": dict,
+    "shuffle": lambda: {"shuffle": True},
+    "random": lambda: {"sampler": RandomSampler(DATASET, replacement=True, num_samples=40)},
+    "numpy generator": lambda: {"sampler": RandomSampler(DATASET, generator=np.random.default_rng(5))},
+    "python generator": lambda: {"sampler": SubsetRandomSampler(range(20), generator=random.Random(5))},
+    "weighted, own seed": lambda: {"sampler": WeightedRandomSampler(range(LENGTH), 31, seed=9)},
+    "distributed": lambda: {"sampler": DistributedSampler(DATASET, num_replicas=2, rank=1)},
+    "list": lambda: {"sampler": [5, 3, 1, 22, 7, 9, 11]},
+    "global generator": lambda: {"sampler": Shuffled()},
+    "lazy global generator": lambda: {"sampler": LazilyShuffled()},
+    "generator in an attribute": lambda: {"sampler": WithGenerator()},
+    "stateful iterator": lambda: {"sampler": WithStatefulIterator()},
+}
+
+
+@given(
+    setting=st.sampled_from(sorted(SETTINGS)),
+    batch_size=st.sampled_from([None, 1, 2, 5, 20]),
+    own_batches=st.booleans(),
+    drop_last=st.booleans(),
+    epochs=st.integers(0, 2),
+    data=st.data(),
+)
+def test_another_loader_goes_on_with_the_same_batches_and_epochs(
+    setting: str, batch_size: int | None, own_batches: bool, drop_last: bool, epochs: int, data: st.DataObject
+) -> None:
+    def make() -> DataLoader:
+        given = SETTINGS[setting]()
+        if batch_size is None:
+            return DataLoader(DATASET, None, **given)
+        if own_batches and "sampler" in given:
+            return DataLoader(DATASET, batch_sampler=BatchSampler(given["sampler"], batch_size, drop_last))
+        return DataLoader(DATASET, batch_size, drop_last=drop_last, **given)
+
+    loader, other = make(), make()
+    for _ in range(epochs):
+        list(loader)
+    iterator = iter(loader)
+    stop = data.draw(st.integers(0, len(loader)))
+    list(islice(iterator, stop))
+    state = through_json(loader.state_dict())
+    assert (state["_num_yielded"], state["_iterator_finished"]) == (stop, False)
+    rest = fingerprints(iterator)
+
+    random.seed(data.draw(st.integers(0, 9)))  # whatever the user drew in the meantime
+    before = random.getstate()
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    assert fingerprints(other) == rest
+    assert random.getstate() == before
+    if "global" not in setting and "stateful" not in setting:
+        assert fingerprints(other) == fingerprints(loader)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_state_of_an_epochs_end_begins_the_next(setting: str) -> None:
+    loader, other = (DataLoader(DATASET, 4, **SETTINGS[setting]()) for _ in range(2))
+    list(loader)
+    list(loader)
+    state = through_json(loader.state_dict())
+    assert (state["_num_yielded"], state["_iterator_finished"]) == (len(loader), True)
+    random.seed(1)
+    np.random.seed(1)
+    expected = fingerprints(loader)
+    other.load_state_dict(state)
+    random.seed(1)
+    np.random.seed(1)
+    assert fingerprints(other) == expected
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_state_from_before_the_first_epoch_begins_it(setting: str) -> None:
+    loader, other = (DataLoader(DATASET, 4, **SETTINGS[setting]()) for _ in range(2))
+    loader.set_epoch(3)
+    state = through_json(loader.state_dict())
+    assert (state["_num_yielded"], state["_iterator_finished"]) == (0, False)
+    assert loader.state_dict() == state
+    random.seed(1)
+    np.random.seed(1)
+    expected = fingerprints(loader)
+    other.load_state_dict(state)
+    random.seed(1)
+    np.random.seed(1)
+    assert fingerprints(other) == expected
+
+
+# ---- samplers with a state of their own ----------------------------------------------------------
+
+
+def numbers(batches: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("in_batches", [True, False])
+def test_a_stateful_sampler_goes_on_from_what_was_received_not_from_what_was_drawn_ahead(
+    num_workers: int, in_batches: bool
+) -> None:
+    def make(workers: int) -> tuple[Stateful, DataLoader]:
+        sampler = Stateful()
+        others: dict[str, Any] = {"num_workers": workers}
+        if workers:
+            others["multiprocessing_context"] = "fork"
+        if in_batches:
+            return sampler, DataLoader(
+                range(LENGTH), batch_sampler=BatchSampler(sampler, 4, drop_last=False), **others
+            )
+        return sampler, DataLoader(range(LENGTH), 4, sampler=sampler, **others)
+
+    sampler, loader = make(num_workers)
+    with loader:
+        list(loader)
+        iterator = iter(loader)
+        list(islice(iterator, 2))
+        state = through_json(loader.state_dict())
+        assert state["sampler"]["sampler"]["drawn"] == LENGTH + 8
+        assert (sampler.drawn > LENGTH + 8) == (num_workers > 0)
+        rest = numbers(iterator)
+        at_end, then = through_json(loader.state_dict()), numbers(loader)
+    for workers in {0, 2 - num_workers}:
+        other_sampler, other = make(workers)
+        with other:
+            other.load_state_dict(state)
+            assert other_sampler.drawn == 0  # until it is iterated
+            assert numbers(other) == rest
+            assert numbers(other) == then
+            other.load_state_dict(at_end)
+            assert numbers(other) == then
+
+
+def test_a_sampler_that_goes_on_from_its_end_begins_anew() -> None:
+    class GoesOn(Shuffled):
+        """Counts as torchdata's distributed sampler does: only as it is drawn from."""
+
+        yielded = 0
+        resumed: int | None = None
+
+        def __iter__(self) -> Iterator[int]:
+            self.yielded, self.resumed = self.resumed or 0, None
+            for index in range(self.yielded, LENGTH):
+                self.yielded += 1
+                yield index
+
+        def state_dict(self) -> dict[str, int]:
+            return {"yielded": self.yielded}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.resumed = state["yielded"]
+
+    loader, other = (DataLoader(range(LENGTH), 4, sampler=GoesOn()) for _ in range(2))
+    whole = numbers(loader)
+    for state in (loader.state_dict(), (iter(loader), loader.state_dict())[1]):
+        other.load_state_dict(state)
+        assert numbers(other) == whole
+
+
+def test_a_states_dicts_are_the_callers() -> None:
+    loader = DataLoader(range(LENGTH), 4, sampler=WithStatefulIterator())
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    kept = copy.deepcopy(state)
+    next(iterator)
+    assert state == kept
+    other = DataLoader(range(LENGTH), 4, sampler=WithStatefulIterator())
+    other.load_state_dict(state)
+    state["sampler"]["iterator"]["order"].clear()
+    other.state_dict()["sampler"]["iterator"]["order"].clear()
+    assert len(numbers(other)) == len(other) - 1
+
+
+# ---- workers -------------------------------------------------------------------------------------
+
+
+def test_what_is_left_comes_from_workers_as_in_process_and_loads_no_sample_before(tmp_path: Path) -> None:
+    dataset = Recorded(40, tmp_path)
+    loader = DataLoader(dataset, 4, shuffle=True, seed=3)
+    whole = numbers(loader)
+    loader.set_epoch(0)
+    received = list(islice(loader, 3))
+    for path in tmp_path.iterdir():
+        path.unlink()
+    others: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True}
+    with DataLoader(dataset, 4, shuffle=True, **others) as other:
+        other.load_state_dict(loader.state_dict())
+        iterator: Any = iter(other)
+        assert [next(iterator).tolist() for _ in range(2)] == whole[3:5]
+        state = through_json(other.state_dict())
+        assert state["_num_yielded"] == 5
+        assert iterator.progress == (20, 40)
+        assert numbers(iterator) == whole[5:]
+        assert set(dataset.loads()) == set(range(40)) - {int(i) for batch in received for i in batch}
+        other.load_state_dict(state)  # while workers wait for the next epoch
+        assert numbers(other) == whole[5:]
+
+
+def test_a_loop_that_is_left_early_can_be_taken_up_again() -> None:
+    loader = DataLoader(range(LENGTH), 4, shuffle=True)
+    first = []
+    for batch in loader:
+        first.append(batch.tolist())
+        if len(first) == 2:
+            break
+    loader.load_state_dict(loader.state_dict())
+    assert sorted(chain(*first, *numbers(loader))) == list(range(LENGTH))
+
+
+def test_of_several_iterators_the_last_counts_and_each_has_its_own_state() -> None:
+    loader = DataLoader(range(LENGTH), 4, shuffle=True)
+    first: Any = iter(loader)
+    second = iter(loader)
+    list(islice(first, 3))
+    next(second)
+    assert loader.state_dict()["epoch"] == 1
+    assert loader.state_dict()["_num_yielded"] == 1
+    state = first.state_dict()
+    assert (state["epoch"], state["_num_yielded"]) == (0, 3)
+    loader.load_state_dict(state)
+    assert numbers(loader) == numbers(first)
+
+
+# ---- batches that do not come --------------------------------------------------------------------
+
+
+class Gaps:
+    """Sample 2, 6 and 11 cannot be loaded."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        if index in (2, 6, 11):
+            raise KeyError(index)
+        return index
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_that_are_left_out_are_over_but_not_received(num_workers: int) -> None:
+    settings: dict[str, Any] = {"batch_size": None, "on_error": "skip", "num_workers": num_workers}
+    if num_workers:
+        settings["multiprocessing_context"] = "fork"
+    with DataLoader(Gaps(), **settings) as loader:
+        iterator = iter(loader)
+        assert [int(next(iterator)) for _ in range(7)] == [0, 1, 3, 4, 5, 7, 8]
+        state = through_json(loader.state_dict())
+    assert (state["_num_yielded"], state["next_batch"], state["left_out"]) == (7, 9, 2)
+    other = DataLoader(Gaps(), batch_size=None, on_error="skip")
+    other.load_state_dict(state)
+    assert list(map(int, other)) == [9, 10]
+    assert other.state_dict()["left_out"] == 3
+    for received, left in [(6, [8, 9, 10]), (5, [7, 8, 9, 10]), (4, [5, 7, 8, 9, 10]), (8, [10])]:
+        other.load_state_dict({**state, "_num_yielded": received})
+        assert list(map(int, other)) == left
+
+
+def test_a_batch_in_whose_stead_an_exception_came_is_over() -> None:
+    loader = DataLoader(Gaps(), batch_size=2)
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(KeyError):
+        next(iterator)
+    state = loader.state_dict()
+    assert (state["_num_yielded"], state["next_batch"]) == (1, 2)
+    loader.load_state_dict(state)
+    assert next(iter(loader)).tolist() == [4, 5]
+
+
+def test_out_of_order_what_was_delivered_does_not_come_again() -> None:
+    """One worker of two sleeps in its first sample: the other's batches come first."""
+    settings: dict[str, Any] = {"num_workers": 2, "in_order": False, "multiprocessing_context": "fork"}
+    with DataLoader(SlowFirst(), 2, **settings) as loader:
+        iterator = iter(loader)
+        received = [next(iterator).tolist() for _ in range(2)]
+        state = through_json(loader.state_dict())
+    assert received == [[2, 3], [6, 7]]
+    assert (state["_num_yielded"], state["next_batch"], state["ahead"]) == (2, 0, [1, 3])
+    for in_order in (True, False):
+        other = DataLoader(list(range(20)), 2, in_order=in_order)
+        other.load_state_dict(state)
+        assert numbers(other) == [[i, i + 1] for i in (0, 4, *range(8, 20, 2))]
+    with pytest.warns(
+        UserWarning, match="_num_yielded was changed from 2 to 1, and batches came in any order"
+    ):
+        other.load_state_dict({**state, "_num_yielded": 1})
+    assert numbers(other)[0] == [2, 3]
+
+
+class SlowFirst:
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> int:
+        if index == 0:
+            time.sleep(0.5)
+        return index
