@@ -20,6 +20,8 @@ page           the shared memory in which a worker says where it is
 channel        whole messages and descriptors between two processes
 messages       what the consumer and the supervisor tell each other
 payload        Python objects on their way into fresh processes
+sharing        values in them that processes share, and are never copied
+mapped_files   memory-mapped arrays in them, which travel by the name of their file
 exceptions     exceptions on their way between processes
 memory         memory readings
 relay          what workers write to standard error

@@ -99,7 +99,7 @@ def run_fresh(birth: Birth, payload: Payload, surroundings: Surroundings) -> NoR
     """Be a worker, in a fresh interpreter."""
 
     def arrive() -> None:
-        for fd in (payload.fd, *birth.handles.all()):
+        for fd in (*payload.descriptors(), *birth.handles.all()):
             os.set_inheritable(fd, False)
 
     def load() -> Job:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
+from supervisor.sharing import is_sharing
+
 MAX_DEPTH = 20
 
 
@@ -73,6 +75,8 @@ def _error_of(dump: Callable[[Any], object], value: Any) -> Exception | None:
 
 
 def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if is_sharing(value):
+        return
     if isinstance(value, Mapping):
         yield from ((f"{path}[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, list | tuple):

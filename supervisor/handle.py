@@ -49,7 +49,7 @@ class Commission:
 
     def without_job(self) -> Commission:
         """Return it for a supervisor that has the job already."""
-        return Commission(replace(self.start, payload=None), self.owners[:-1])
+        return Commission(replace(self.start, payload=None), self.owners[:2])
 
 
 class SupervisorHandle:
@@ -172,9 +172,8 @@ class SupervisorHandle:
 def _commission(run: int, num_workers: int, lifeline: select.epoll, payload: Payload | None) -> Commission:
     surroundings = None if payload is None else Payload.pack(Surroundings.capture())
     brought = [part for part in (surroundings, payload) if part is not None]
-    return Commission(
-        Start(run, num_workers, surroundings, payload), (lifeline, *(own(part.fd) for part in brought))
-    )
+    owners = [own(fd) for part in brought for fd in part.descriptors()]
+    return Commission(Start(run, num_workers, surroundings, payload), (lifeline, *owners))
 
 
 def forget_inherited() -> None:

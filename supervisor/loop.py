@@ -243,9 +243,9 @@ class Supervisor:
         self._drop_lifeline()
         self._lifeline_fd, *brought = descriptors
         if start.surroundings is not None:
-            self._take_surroundings(start.surroundings.received(brought.pop(0)))
+            self._take_surroundings(start.surroundings.received([brought.pop(0)]))
         if start.payload is not None:
-            self._take_payload(start.payload.received(brought.pop(0)))
+            self._take_payload(start.payload.received(brought))
         self._run, self._num_workers = start.run, start.workers
         self._someone_was_ready, self._gave_up = start.resumes, False
         if self._settings.policy is not None:
@@ -298,7 +298,7 @@ class Supervisor:
     def _give_birth(self, birth: child.Birth, ours: Channel, stderr_fd: int) -> int:
         if self._settings.start_method == "spawn":
             assert self._payload is not None
-            inherited = [self._payload.fd, *birth.handles.all()]
+            inherited = [*self._payload.descriptors(), *birth.handles.all()]
             told = (birth, self._payload, self._surroundings)
             return launch.spawn(child.run_fresh, told, inherited, stderr_fd)
         launch.flush_output()

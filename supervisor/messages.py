@@ -50,8 +50,9 @@ class Settings:
 class Start:
     """Start this many workers, for run number ``run``.
 
-    Descriptors: the lifeline, then those of the surroundings and of the payload, where there are such. The
-    lifeline is a pipe of which the consumer holds the other end: when that closes, the workers are stopped.
+    Descriptors: the lifeline, then that of the surroundings and those of the payload, where there are such.
+    The lifeline is a pipe of which the consumer holds the other end: when that closes, the workers are
+    stopped.
 
     Parameters:
         surroundings: the consumer's Surroundings; None where they are inherited.

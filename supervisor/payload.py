@@ -2,7 +2,7 @@
 
 cloudpickle makes the pickle, so that lambdas and classes of ``__main__`` travel. Large arrays stay out of the
 pickle: they lie behind it in the same memory file, which every process maps copy-on-write, so that N workers
-hold one copy until they write.
+hold one copy until they write. What processes share stays shared: see sharing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ import mmap
 import os
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 
+from supervisor import mapped_files, sharing
+from supervisor.channel import close_all
 from supervisor.culprit import find
 from supervisor.linux import create_memory_file
 from supervisor.originals import NONE, Originals, number_of, receive
+from supervisor.sharing import Brought, arrived
 
 ALIGNMENT_BYTES = 64
 OUT_OF_BAND_BYTES = 1 << 16
@@ -41,7 +44,7 @@ class PayloadError(TypeError):
     @classmethod
     def about(cls, parts: Mapping[str, Any], advice: str) -> PayloadError | None:
         """Return an error that says which part of ``parts`` cannot be pickled, None where all can."""
-        culprit = find(parts, _dump)
+        culprit = find(parts, _try_to_dump)
         if culprit is None:
             return None
         error = cls(f"{culprit}: {advice}")
@@ -58,6 +61,7 @@ class Payload:
         digest: of all its bytes: equal for equal contents.
         modules: names of the modules that the pickle imports.
         spans: (offset, length, read-only) in bytes of the pickle, then of each out-of-band buffer.
+        shared: descriptors of what is shared and not copied; they belong to this payload, too.
         originals: the classes that travel by value.
     """
 
@@ -65,6 +69,7 @@ class Payload:
     digest: bytes
     modules: frozenset[str]
     spans: tuple[tuple[int, int, bool], ...]
+    shared: tuple[int, ...] = ()
     originals: Originals = NONE
 
     @classmethod
@@ -73,21 +78,23 @@ class Payload:
 
         Raises PayloadError if it cannot be pickled.
         """
+        brought = Brought()
         try:
-            pickled, pickler = _dump(value)
+            pickled, pickler = _dump(value, brought)
         except Exception as error:
             raise PayloadError(f"{type(error).__name__}: {error}") from error
         views = [memoryview(pickled).toreadonly(), *(buffer.raw() for buffer in pickler.buffers)]
         spans = _lay_out(views)
         fd = create_memory_file("worker-payload")
         os.ftruncate(fd, max(1, sum(spans[-1][:2])))
-        digest = hashlib.blake2b()
+        digest = hashlib.blake2b(brought.identities())
         for view, (offset, length, _) in zip(views, spans, strict=True):
             digest.update(length.to_bytes(8, "little"))
             digest.update(view)
             _write(fd, view, offset)
         modules = frozenset(pickler.modules - {"__main__", "builtins"})
-        return cls(fd, digest.digest(), modules, spans, Originals(pickler.by_value.values()))
+        originals = Originals(pickler.by_value.values())
+        return cls(fd, digest.digest(), modules, spans, tuple(brought.descriptors), originals)
 
     def load(self) -> Any:
         """Return the object, its large arrays mapped copy-on-write."""
@@ -95,7 +102,8 @@ class Payload:
         views = [memory[offset : offset + length] for offset, length, _ in self.spans]
         readonly = [flag for _, _, flag in self.spans]
         buffers = [view.toreadonly() if flag else view for view, flag in zip(views, readonly, strict=True)]
-        value, copies = pickle.loads(views[0], buffers=buffers[1:])
+        with arrived(self.shared):
+            value, copies = pickle.loads(views[0], buffers=buffers[1:])
         receive(copies)
         return value
 
@@ -112,12 +120,16 @@ class Payload:
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
 
-    def received(self, fd: int) -> Payload:
-        """Return this payload as it is here, where its memory file has arrived as ``fd``."""
-        return replace(self, fd=fd)
+    def descriptors(self) -> tuple[int, ...]:
+        """All that must go along with it."""
+        return (self.fd, *self.shared)
+
+    def received(self, descriptors: Sequence[int]) -> Payload:
+        """Return this payload as it is here, where its ``descriptors()`` have arrived as these."""
+        return replace(self, fd=descriptors[0], shared=tuple(descriptors[1:]))
 
     def close(self) -> None:
-        os.close(self.fd)
+        close_all(self.descriptors())
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -143,17 +155,27 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.modules.add(obj.__module__ or "builtins")
         elif isinstance(obj, ModuleType):
             self.modules.add(obj.__name__)
+        for reduced in (sharing.reduced(obj), mapped_files.reduced(obj)):
+            if reduced is not NotImplemented:
+                return reduced
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and reduced is not NotImplemented:
             self.by_value[number_of(obj)] = obj
         return reduced
 
 
-def _dump(value: Any) -> tuple[memoryview, _Pickler]:
+def _dump(value: Any, brought: Brought) -> tuple[memoryview, _Pickler]:
     file = io.BytesIO()
     pickler = _Pickler(file)
-    pickler.dump((value, pickler.by_value))  # in this order: first they are met, then told
+    with brought.collecting():
+        pickler.dump((value, pickler.by_value))  # in this order: first they are met, then told
     return file.getbuffer(), pickler
+
+
+def _try_to_dump(value: Any) -> None:
+    brought = Brought()
+    _dump(value, brought)
+    brought.close()
 
 
 def _lay_out(views: list[memoryview]) -> tuple[tuple[int, int, bool], ...]:
