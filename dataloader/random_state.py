@@ -6,7 +6,8 @@ has drawn for some batches it stops setting the state, and looks after each batc
 the batch is made again, with its state, and so are all after it. The results are the same: a state that
 nobody draws from is of no consequence.
 
-Not seen: code that reads the state (``random.getstate``) and does not draw. That is documented.
+Torch's default generator is watched too (see ``torch_random``). Not seen: code that reads the state
+(``random.getstate``) and does not draw, or puts it back. That is documented.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from numpy import random as numpy_random  # lazy in numpy 2: imported here, once
 from numpy.random import mtrand
 
 from dataloader.pieces import Seeds
+from dataloader.torch_random import TorchWatch
 
 T = TypeVar("T")
 
@@ -76,11 +78,14 @@ class LazySetter(Setter):
 
     def __init__(self) -> None:
         self._watch = Watch.of_global_generators()
+        self._torch: TorchWatch | None = None
+        self._knows_torch = False  # it was loaded when last looked
         self._untouched = 0.0 if self._watch else NEVER  # batches in a row from which nobody drew
 
     def run(self, in_pieces: Callable[[], T], as_a_whole: Callable[[], T]) -> T:
         """Make a batch; twice, if it turns out to have drawn from a state that was not set."""
-        if self._untouched < UNTOUCHED_BATCHES or "torch" in sys.modules:
+        self._look_for_torch()
+        if self._untouched < UNTOUCHED_BATCHES:
             self._untouched += 1
             return in_pieces()
         try:
@@ -97,12 +102,23 @@ class LazySetter(Setter):
         set_random_state(seeds)
         if self._watch is not None:
             self._watch.begin()
+        if self._torch is not None:
+            self._torch.begin()
+
+    def _look_for_torch(self) -> None:
+        """Watch torch's generator too once torch is loaded; for some batches it is set, as at the start."""
+        if self._knows_torch or "torch" not in sys.modules:
+            return
+        self._knows_torch = True
+        self._torch = TorchWatch.of_default_generator(sys.modules["torch"])
+        self._untouched = min(self._untouched, 0.0) if self._torch else NEVER
 
     def end(self) -> None:
         self._is_touched()
 
     def _is_touched(self) -> bool:
-        if self._watch is None or not self._watch.is_touched():
+        watches = (self._watch, self._torch)
+        if not any(watch is not None and watch.is_touched() for watch in watches):
             return False
         self._untouched = NEVER
         return True

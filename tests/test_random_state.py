@@ -242,12 +242,25 @@ def test_a_draw_between_batches_is_not_taken_for_the_next_ones(batches: Batches)
     assert batches.made == ["whole", "pieces"]
 
 
-def test_with_torch_the_state_is_always_set(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("watched", [False, True])
+def test_once_torch_is_loaded_its_state_is_set_until_it_proves_idle(
+    watched: bool, batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FakeWatch:
+        def begin(self) -> None: ...
+
+        def is_touched(self) -> bool:
+            return False
+
     batches.be_idle()
-    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch", object())
+    watch = FakeWatch() if watched else None
+    monkeypatch.setattr(random_state.TorchWatch, "of_default_generator", lambda torch: watch)
     monkeypatch.setattr(random_state, "set_random_state", lambda seeds: None)
-    batches.make()
-    assert batches.made == ["pieces"]
+    for _ in range(50):
+        batches.make()
+    idle = 50 - random_state.UNTOUCHED_BATCHES
+    assert batches.made == ["pieces"] * (50 if not watched else 50 - idle) + ["whole"] * (idle * watched)
 
 
 class SeldomDrawing(Dataset[Any]):

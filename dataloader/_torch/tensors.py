@@ -29,23 +29,11 @@ import torch
 from torch._tensor import _rebuild_from_type_v2
 from torch._utils import _rebuild_tensor_v2
 
+from dataloader.arena import SMALL_BYTES
 from supervisor.originals import HomewardPickler
 
-_NUMPY_DTYPES = frozenset(
-    [
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.float32,
-        torch.float64,
-        torch.complex64,
-        torch.complex128,
-    ]
-)
+_DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
+_NUMBERS = {dtype: number for number, dtype in enumerate(_DTYPES)}  # shorter to send than a name
 _CONJ, _NEG, _GRAD = 1, 2, 4  # flags of a tensor
 
 
@@ -172,29 +160,31 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
                 "a tensor that is the result of differentiable operations cannot leave its process, for its "
                 "graph cannot: send tensor.detach()"
             )
-        flags = _CONJ * tensor.is_conj() | _NEG * tensor.is_neg() | _GRAD * tensor.requires_grad
-        if not flags and tensor.dtype in _NUMPY_DTYPES and tensor.is_contiguous() and not self._shared:
-            array = tensor.numpy()
-            if array.nbytes:
-                start = tensor.data_ptr()
-                self._found.append((Extent(start, start + array.nbytes), tensor))
-                return rebuild, (pickle.PickleBuffer(array.data), tensor.dtype, tuple(tensor.shape))
-        return self._reduce_any(_physical(tensor), flags)
+        if tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
+            flags = _CONJ * tensor.is_conj() | _NEG * tensor.is_neg() | _GRAD * tensor.requires_grad
+            return self._reduce_any(_physical(tensor), flags)
+        nbytes = tensor.nbytes
+        if not nbytes or self._shared or not tensor.is_contiguous():
+            return self._reduce_any(tensor, 0)
+        start = tensor.data_ptr()
+        extent = Extent(start, start + nbytes)
+        self._found.append((extent, tensor))
+        return rebuild, (_buffer(extent, [tensor]), _NUMBERS[tensor.dtype], tuple(tensor.shape))
 
     def _reduce_any(self, tensor: torch.Tensor, flags: int) -> Any:
         size, stride = tuple(tensor.shape), tensor.stride()
         if not tensor.numel():
-            return rebuild, (b"", tensor.dtype, size, stride, flags)
+            return rebuild, (b"", _NUMBERS[tensor.dtype], size, stride, flags)
         extent = _extent(tensor)
         shared = self._shared_at(extent)
         if shared is not None:
-            offset = (extent.start - shared.extent.start, tensor.dtype, size, stride, flags)
-            return rebuild_view, (shared, *offset)
+            offset_bytes = extent.start - shared.extent.start
+            return rebuild_view, (shared, offset_bytes, _NUMBERS[tensor.dtype], size, stride, flags)
         self._found.append((extent, tensor))
         if _has_gaps(tensor):
             tensor = _without_gaps(tensor)
             extent, stride = _extent(tensor), tensor.stride()
-        return rebuild, (_buffer(extent, [tensor]), tensor.dtype, size, stride, flags)
+        return rebuild, (_buffer(extent, [tensor]), _NUMBERS[tensor.dtype], size, stride, flags)
 
     def _reduce_storage(self, storage: torch.UntypedStorage) -> Any:
         if storage.device.type != "cpu":
@@ -261,9 +251,12 @@ def _without_gaps(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.preserve_format).copy_(tensor)
 
 
-def _buffer(extent: Extent, owners: list[torch.Tensor]) -> pickle.PickleBuffer:
-    """Return a buffer over memory of ``owners``, which it keeps alive."""
-    memory: Any = (ctypes.c_ubyte * (extent.stop - extent.start)).from_address(extent.start)
+def _buffer(extent: Extent, owners: list[torch.Tensor]) -> bytearray | pickle.PickleBuffer:
+    """Return a copy of a little memory, or a buffer over memory of ``owners``, which it keeps alive."""
+    size_bytes = extent.stop - extent.start
+    if size_bytes < SMALL_BYTES:
+        return bytearray(ctypes.string_at(extent.start, size_bytes))
+    memory: Any = (ctypes.c_ubyte * size_bytes).from_address(extent.start)
     memory.owners = owners
     return pickle.PickleBuffer(memory)
 
@@ -328,16 +321,16 @@ def _share_elements(tensors: list[torch.Tensor]) -> bool:
 
 def rebuild(
     buffer: Any,
-    dtype: torch.dtype,
+    dtype: int,
     size: tuple[int, ...],
     stride: tuple[int, ...] | None = None,
     flags: int = 0,
 ) -> torch.Tensor:
-    """Return the tensor whose memory is ``buffer``, and not a copy of it."""
+    """Return the tensor whose memory is ``buffer``, and not a copy of it; ``dtype``: its number."""
     if not len(buffer):
-        tensor = torch.empty_strided(size, stride or (), dtype=dtype)
+        tensor = torch.empty_strided(size, stride or (), dtype=_DTYPES[dtype])
     else:
-        tensor = torch.frombuffer(buffer, dtype=dtype)
+        tensor = torch.frombuffer(buffer, dtype=_DTYPES[dtype])
         if stride is not None:
             tensor.as_strided_(size, stride)
         elif len(size) != 1:
@@ -348,17 +341,14 @@ def rebuild(
 def rebuild_view(
     storage: torch.UntypedStorage,
     offset_bytes: int,
-    dtype: torch.dtype,
+    dtype: int,
     size: tuple[int, ...],
     stride: tuple[int, ...],
     flags: int,
 ) -> torch.Tensor:
     """Return a tensor that is a view of ``storage``, which others are views of too."""
-    tensor = torch.empty(0, dtype=dtype)
-    offset, rest = divmod(offset_bytes, tensor.element_size())
-    if rest:
-        raise ValueError(f"offset_bytes={offset_bytes!r} is no multiple of what an element of {dtype} takes")
-    return _flagged(tensor.set_(storage, offset, size, stride), flags)
+    tensor = torch.empty(0, dtype=_DTYPES[dtype])
+    return _flagged(tensor.set_(storage, offset_bytes // tensor.element_size(), size, stride), flags)
 
 
 def _flagged(tensor: torch.Tensor, flags: int) -> torch.Tensor:

@@ -7,10 +7,12 @@ holds for a user's ``collate_fn`` that calls it as well.
 
 from __future__ import annotations
 
+import contextlib
+from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import _utils
 
@@ -23,6 +25,9 @@ from dataloader.worker_info import WorkerInfo
 from supervisor.child import WorkerContext
 
 _collate = _utils.collate
+_collate_fns = _collate.default_collate_fn_map
+_KINDS = {*_collate_fns}  # none of which is a container: what the user adds may be
+_CONTAINERS = {dict, list, tuple}
 _ORIGINALS = {  # of what is replaced in a worker, unless the user has replaced it
     torch.Tensor: _collate.collate_tensor_fn,
     int: _collate.collate_int_fn,
@@ -37,7 +42,7 @@ class TorchServer(Server):
 
     def __init__(self, recipe: Recipe, seed: int, init: WorkerInit | None) -> None:
         super().__init__(recipe, seed, init)
-        self._collate_fns = list(_collate.default_collate_fn_map.items())
+        self._collate_fns = list(_collate_fns.items())
 
     def become(self, context: WorkerContext) -> WorkerInfo:
         info = super().become(context)
@@ -46,6 +51,8 @@ class TorchServer(Server):
             id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=info.dataset
         )
         collate_into_slots(dict(self._collate_fns))
+        if self.recipe.collate is _collate.default_collate and {*_collate_fns} == _KINDS:
+            self.recipe = replace(self.recipe, collate=_collate_fast)
         return info
 
 
@@ -54,8 +61,8 @@ def collate_into_slots(collate_fns: dict[Any, Callable[..., Any]]) -> None:
     for kind, original in _ORIGINALS.items():
         if collate_fns.get(kind) is original:
             collate_fns[kind] = _REPLACEMENTS[kind]
-    _collate.default_collate_fn_map.clear()
-    _collate.default_collate_fn_map.update(collate_fns)
+    _collate_fns.clear()
+    _collate_fns.update(collate_fns)
     torch.UntypedStorage._new_shared = classmethod(_new_storage)  # type: ignore[assignment]
 
 
@@ -91,6 +98,20 @@ def _room_for(batch: Sequence[Any]) -> memoryview | None:
     return arena.room(room_bytes)
 
 
+def _collate_fast(samples: Sequence[Any]) -> Any:
+    """Return what ``default_collate`` does. Plain containers of samples that are alike take less time."""
+    first = samples[0]
+    kind = type(first)
+    if kind in _CONTAINERS and {*map(type, samples)} == {kind} and len({*map(len, samples)}) == 1:
+        if kind is dict:
+            return {key: _collate_fast([sample[key] for sample in samples]) for key in first}
+        return [_collate_fast(column) for column in zip(*samples, strict=True)]
+    collate_fn = _collate_fns.get(kind)
+    if collate_fn is None:
+        return _collate.default_collate(samples)
+    return collate_fn(samples, collate_fn_map=_collate_fns)
+
+
 class _no_worker:
     """Let torch think for a while that this is no worker, so that it stacks in ordinary memory."""
 
@@ -101,19 +122,18 @@ class _no_worker:
         _utils.worker._worker_info = self._info
 
 
-def _numbers(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
-    """Return ints or bools as torch does, by way of NumPy, which takes a quarter of the time."""
-    if all(type(number) is int for number in batch):
-        array = np.array(batch)
-        if array.dtype == np.int64:
-            return torch.from_numpy(array)
+def _ints(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
+    """Return what torch does, in a fifth of the time."""
+    if {*map(type, batch)} == {int}:
+        with contextlib.suppress(OverflowError):
+            return torch.frombuffer(array("q", batch), dtype=torch.int64)
     return torch.tensor(batch)
 
 
 def _floats(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
-    if all(type(number) is float for number in batch):
-        return torch.from_numpy(np.array(batch))
+    if {*map(type, batch)} == {float}:
+        return torch.frombuffer(array("d", batch), dtype=torch.float64)
     return torch.tensor(batch, dtype=torch.float64)
 
 
-_REPLACEMENTS: dict[type, Callable[..., Any]] = {torch.Tensor: _stack, int: _numbers, float: _floats}
+_REPLACEMENTS: dict[type, Callable[..., Any]] = {torch.Tensor: _stack, int: _ints, float: _floats}
