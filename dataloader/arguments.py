@@ -8,11 +8,12 @@ import re
 import secrets
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from numbers import Integral, Real
 from typing import Any
 
 from dataloader.collate import default_collate, default_convert
-from dataloader.datasets import IterableDataset
+from dataloader.datasets.kinds import is_iterable
 from dataloader.samplers import (
     BatchSampler,
     RandomSampler,
@@ -23,6 +24,7 @@ from dataloader.samplers import (
     checked_seed,
     drawn_seed,
 )
+from dataloader.stream_state import has_exact_state
 from supervisor.cgroup import cpu_quota
 from supervisor.policy import RestartPolicy
 from supervisor.pool import START_METHODS
@@ -33,13 +35,49 @@ DEFAULT_PREFETCH = 2
 
 
 def checked_dataset(dataset: Any) -> Any:
-    if isinstance(dataset, IterableDataset):
-        raise NotImplementedError("an IterableDataset is not supported yet: use a dataset with __getitem__")
     if isinstance(dataset, type):
         raise TypeError(f"dataset={dataset!r} is a class: give an instance of it")
-    if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__getitems__"):
-        raise TypeError(f"dataset={dataset!r} has no __getitem__: give a map-style dataset")
-    return dataset
+    if is_iterable(dataset) or hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"):
+        return dataset
+    if isinstance(dataset, Iterator):
+        raise TypeError(
+            f"dataset={dataset!r} is an iterator, which can be iterated only once: give an IterableDataset, "
+            "whose __iter__ makes one"
+        )
+    raise TypeError(f"dataset={dataset!r} has no __getitem__ and no __iter__: give a dataset that has either")
+
+
+# ---- iterable datasets ---------------------------------------------------------------------------
+
+
+def refuse_for_streams(shuffle: Any, sampler: Any, batch_sampler: Any) -> None:
+    """Refuse what cannot be asked of an iterable dataset, which decides its order itself."""
+    if shuffle:
+        raise ValueError(
+            f"shuffle={shuffle!r} with an iterable dataset, which decides its order: leave it out, and "
+            "shuffle in the dataset's __iter__"
+        )
+    for name, value in {"sampler": sampler, "batch_sampler": batch_sampler}.items():
+        if value is not None:
+            raise ValueError(f"{name}={value!r} with an iterable dataset, which has no indices: leave it out")
+
+
+def refuse_unskippable(dataset: Any, on_error: Any) -> None:
+    """Refuse to skip samples of a stream that has no way to go on past one."""
+    if on_error != "raise" and not has_exact_state(dataset):
+        raise ValueError(
+            f"on_error={on_error!r} with an iterable dataset that has no exact state: an exception ends its "
+            "iterator. Give it a state_dict and a load_state_dict, or leave on_error out"
+        )
+
+
+def refuse_shrinking(restart: RestartPolicy | None, num_workers: int) -> None:
+    """Refuse to go on with fewer workers, each of which has a stream that no other can go on with."""
+    if restart is not None and restart.shrink_on_oom and num_workers:
+        raise ValueError(
+            "restart=RestartPolicy(shrink_on_oom=True) with an iterable dataset: no other worker can go on "
+            "with a worker's stream: leave shrink_on_oom out"
+        )
 
 
 def checked_callable(name: str, function: Any, takes: str) -> Any:
@@ -208,8 +246,23 @@ def refuse_contradictions(
         )
 
 
+class NoIndices:
+    """Stands for a sampler where the dataset is a stream: None without end, and the length that it states."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[None]:
+        return repeat(None)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
 def chosen_sampler(dataset: Any, sampler: Any, batch_sampler: Any, shuffle: Any) -> Iterable[Any]:
     """Return the sampler of indices."""
+    if is_iterable(dataset):
+        return NoIndices(dataset)
     if sampler is None:
         if batch_sampler is None and not hasattr(dataset, "__len__"):
             raise TypeError(

@@ -19,7 +19,7 @@ from dataloader.recipe import Order, sample_place
 from dataloader.review import KIND
 from dataloader.slots import Slot, SlotPool
 from dataloader.suspects import Death
-from dataloader.wire import BATCH, Result, Task
+from dataloader.wire import BATCH, END, Result, Task
 from dataloader.wire import CANCELLED as WAS_CANCELLED
 from supervisor.channel import MessageLost, Raw, opened
 from supervisor.messages import Slow
@@ -74,6 +74,7 @@ class BatchPool(WorkerPool):
         for worker in self.workers.values():
             worker.page.words[CANCELLED] = newest
         self._let_go()
+        epoch.run = newest
         self._epoch = epoch
         living = {worker.pid for worker in self.workers.values()}
         self._links = {pid: link for pid, link in self._links.items() if pid in living}
@@ -113,6 +114,9 @@ class BatchPool(WorkerPool):
             return
         links = [self._link(self.workers[worker]) for worker in sorted(self.workers)]
         links = [link for link in links if not link.is_reserved]
+        if self._epoch.has_streams:
+            self._assign_to_owners(links, limit)
+            return
         for number, job in list(todo.items()):
             link = ledger.choose(links, job, limit)
             if self._has_too_many_at_work() or (link is None and not (job.is_suspect and links)):
@@ -126,6 +130,25 @@ class BatchPool(WorkerPool):
             todo.pop(number, None)
             if job.is_suspect:
                 links.remove(link)
+
+    def _assign_to_owners(self, links: Sequence[Link], limit: int) -> None:
+        """Hand out batches of streams, each to the worker whose stream it is, in order."""
+        accused = {job.of_stream for job, _ in self._epoch.accused()}
+        owners = {link.worker.worker: link for link in links if link.worker.worker not in accused}
+        for number, job in list(self._epoch.todo.items()):
+            assert job.of_stream is not None
+            link = owners.get(job.of_stream)
+            if link is None:
+                continue
+            if len(link.leases) >= (1 if job.is_suspect else limit):
+                del owners[job.of_stream]  # nor is it to get what comes after
+                continue
+            if self._has_too_many_at_work():
+                return
+            self._lease(job, link)
+            self._epoch.todo.pop(number, None)
+            if job.is_suspect:
+                del owners[job.of_stream]
 
     def _link(self, worker: PoolWorker) -> Link:
         link = self._links.get(worker.pid)
@@ -163,7 +186,7 @@ class BatchPool(WorkerPool):
     def _send_task(self, link: Link, lease: Lease) -> bool:
         """Send a task if there is room. An interrupt may have it sent again; the worker drops the second."""
         job, slot = lease.job, lease.slot
-        order = self._order(job)
+        order = self._order(job, link)
         brings_slot = slot is not None and slot.id not in link.mapped
         lent = None if slot is None else (slot.id, slot.size_bytes)
         data, owner = wire.encode_task(Task(lease.seq, order, lent, brings_slot, tuple(link.forget)))
@@ -176,6 +199,8 @@ class BatchPool(WorkerPool):
             return True  # its death will be told, and the lease ends with it
         if sent:
             lease.sent = True
+            if order.place is not None:
+                link.at = order.place.run, order.place.turn + 1
             link.worker.page.words[SENT] = lease.seq
             if slot is not None:
                 link.mapped.add(slot.id)
@@ -184,9 +209,11 @@ class BatchPool(WorkerPool):
                 link.forget.clear()
         return sent
 
-    def _order(self, job: Job) -> Order:
+    def _order(self, job: Job, link: Link | None = None) -> Order:
+        epoch = self._epoch
         skip = tuple(position for position in job.skips if position is not None)
-        return Order(self._epoch.seed, self._epoch.number, job.number, job.indices, skip)
+        place = epoch.place(job, link) if epoch.has_streams else None
+        return Order(epoch.seed, epoch.number, job.number, job.indices, skip, place)
 
     # ---- back ------------------------------------------------------------------------------------
 
@@ -221,13 +248,16 @@ class BatchPool(WorkerPool):
         lease = link.leases.get(result.seq)
         if lease is None:
             return
+        used_bytes = result.used_bytes if result.spans or result.news is not None else 0
         if slot is None and result.spans:
             slot = lease.slot
-        self._end_lease(link, lease, None if result.kind == WAS_CANCELLED else result, slot)
+        if self._epoch.has_streams and self._epoch.jobs.get(lease.job.number) is lease.job:
+            result = self._epoch.note(lease.job, result, slot or lease.slot)
+        self._end_lease(link, lease, None if result.kind in (WAS_CANCELLED, END) else result, slot)
         if result.kind == BATCH:
             self._slots.expects_new = bool(result.spans)
-        if result.spans:
-            self._slots.note_use(result.used_bytes)
+        if used_bytes:
+            self._slots.note_use(used_bytes)
 
     def _unpack(self, raw: Raw) -> tuple[Result, Slot | None]:
         """Return the result in a message and the slot that it brought, which is then the pool's."""
@@ -301,8 +331,8 @@ class BatchPool(WorkerPool):
             return
         job = lease.job
         report.batch, report.attempt = job.number, len(job.deaths) + 1
-        if report.item is not None and 0 <= report.item < len(job.indices):
-            report.sample = job.indices[report.item]
+        if report.item is not None:
+            report.sample = job.sample_at(report.item)
 
     def describe_task(self, slow: Slow) -> str:
         worker = self.workers.get(slow.worker)

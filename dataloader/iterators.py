@@ -15,17 +15,21 @@ from typing import Any
 
 from dataloader.batch_pool import BatchPool
 from dataloader.interrupts import is_interrupt
-from dataloader.ledger import Epoch, Job
+from dataloader.ledger import Job
 from dataloader.random_state import Setter, kept_random_state
 from dataloader.recipe import Order, Recipe
 from dataloader.review import Review
 from dataloader.sample_errors import Failure, SampleError, Survivors
-from dataloader.source import Drawn, Source, has_state
+from dataloader.source import Drawn, Source
 from dataloader.state import Beginning, Bookmark, Position
+from dataloader.stateful import has_state
 from dataloader.stats import Delivered, Progress, Tally
+from dataloader.stream_ledger import StreamSource
+from dataloader.stream_warnings import StreamWarnings
+from dataloader.streams import StreamEnded, StreamRecipe
 from dataloader.suspects import reports_at
 from dataloader.watch import Watch
-from dataloader.wire import ERROR
+from dataloader.wire import BATCH, END, ERROR, Result
 from supervisor import exceptions
 from supervisor.page import RECORD_BYTES, Page
 from supervisor.waiting import NotRunning
@@ -39,7 +43,7 @@ class InProcessIterator:
 
     Parameters:
         recipe: how.
-        source: of batches of indices.
+        source: of batches of indices, or of this process's stream.
         seed: see Order.
         watch: keeps count.
         review: decides about samples that cannot be loaded, and has the epoch's number.
@@ -48,8 +52,8 @@ class InProcessIterator:
 
     def __init__(
         self,
-        recipe: Recipe,
-        source: Source,
+        recipe: Recipe | StreamRecipe,
+        source: Source | StreamSource,
         seed: int,
         watch: Watch,
         review: Review,
@@ -59,8 +63,10 @@ class InProcessIterator:
         self._review = review
         self._source = source
         self._bookmark = bookmark or Bookmark(Beginning(review.epoch, seed))
-        self._dataset = recipe.dataset if has_state(recipe.dataset) else None
-        self._seed = seed
+        self._epoch = source.epoch(seed, review.epoch)
+        self._warnings = StreamWarnings.of(self._epoch)
+        is_asked = has_state(recipe.dataset) and not self._epoch.has_streams
+        self._stateful = recipe.dataset if is_asked else None
         self._page = Page(memoryview(bytearray(RECORD_BYTES)))
         self._watch = watch
 
@@ -88,14 +94,18 @@ class InProcessIterator:
                 self._watch.end()
                 bookmark.end(self._source.end_mark())
                 raise StopIteration
-            job = Job(*drawn)
-            error = self._make(job)
+            job = self._epoch.want_only(*drawn)
+            try:
+                error = self._make(job)
+            except StreamEnded:
+                continue
             batch, is_left_out = job.batch, job.is_left_out
             delivered, skipped = _counts(tally, job, 0)
-            dataset = None if self._dataset is None else copy.deepcopy(self._dataset.state_dict())
+            dataset = None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
             position = _position_after(bookmark, job, error, dataset)
+            self._warnings.warn(job.number, delivered.items)
             self._source.taken, tally.delivered, tally.skipped = job.number, delivered, skipped
-            bookmark.position = position
+            job.delivered, bookmark.position = True, position
             if error is not None:
                 raise error
             if not is_left_out:
@@ -103,20 +113,31 @@ class InProcessIterator:
 
     def _make(self, job: Job) -> BaseException | None:
         """Make the job's batch; return what is to be raised instead, if anything is."""
-        order = Order(self._seed, self._review.epoch, job.number, job.indices)
+        epoch = self._epoch
+        order = Order(epoch.seed, epoch.number, job.number, job.indices, place=epoch.place(job, None))
         start_s = time.monotonic()
         try:
             with kept_random_state():
                 job.batch = self._recipe.make(order, self._page, Setter())
+            self._note(job)
             if not isinstance(job.batch, Survivors):
                 job.batch = self._finish(job.batch)
+        except StreamEnded:
+            epoch.note(job, Result(0, END, None, (), 0), None)
+            raise
         except BaseException as error:
             if is_interrupt(error):
                 raise
+            self._note(job)
             return _fit_to_raise(self._review.of_batch(job, error), job)
         finally:
             self._watch.tally.waited_s += time.monotonic() - start_s
         return self._review_failures(job)
+
+    def _note(self, job: Job) -> None:
+        """Take note of what came of the stream, where there is one."""
+        if self._recipe.news is not None:
+            job.result = self._epoch.note(job, Result(0, BATCH, None, (), 0, self._recipe.news), None)
 
     def _review_failures(self, job: Job) -> BaseException | None:
         if not isinstance(job.batch, Survivors):
@@ -154,7 +175,8 @@ def _position_after(
 ) -> Position:
     """Return where the user is once ``job`` is delivered, or left out."""
     came = error is None and not (job.skips and job.is_left_out)
-    return bookmark.position.after(job.number, len(job.indices), job.mark, dataset, came=came)
+    number = job.number if job.of_stream is None else bookmark.position.next
+    return bookmark.position.after(number, len(job.indices), job.mark, dataset, came=came)
 
 
 class WorkerIterator:
@@ -162,7 +184,7 @@ class WorkerIterator:
 
     Parameters:
         pool: whose workers run, and work for nobody else.
-        source: of batches of indices.
+        source: of batches of indices, or of the workers' streams.
         seed: see Order.
         window: how many batches may be ahead of the user.
         in_order: deliver in the order of ``batches``, not of completion.
@@ -175,7 +197,7 @@ class WorkerIterator:
     def __init__(
         self,
         pool: BatchPool,
-        source: Source,
+        source: Source | StreamSource,
         *,
         seed: int,
         window: int,
@@ -186,7 +208,8 @@ class WorkerIterator:
         bookmark: Bookmark | None = None,
     ) -> None:
         self._pool: BatchPool | None = pool
-        self._epoch = Epoch(seed, review.epoch, review.max_attempts)
+        self._epoch = source.epoch(seed, review.epoch, review.max_attempts)
+        self._warnings = StreamWarnings.of(self._epoch)
         self._review = review
         self._source = source
         self._bookmark = bookmark or Bookmark(Beginning(review.epoch, seed))
@@ -258,6 +281,7 @@ class WorkerIterator:
             self._fill_window()
             pool.assign(self._prefetch)
             error = self._open(pool, job)
+            self._warnings.warn(job.number, self._watch.tally.delivered.items + len(job.indices))
             if error is not None or not job.is_left_out:
                 return job, error
             tally = self._watch.tally

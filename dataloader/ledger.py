@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dataloader import suspects
+from dataloader.checkpoints import Place
 from dataloader.sample_errors import SampleError
 from dataloader.slots import Slot
 from dataloader.state import Mark
@@ -75,6 +76,15 @@ class Job:
         self.batch: Any = None
         self.delivered = False
 
+    def sample_at(self, item: int) -> Any:
+        """Return the index of the sample in hand, by what a worker's page calls it; None: there is none."""
+        return self.indices[item] if 0 <= item < len(self.indices) else None
+
+    @property
+    def of_stream(self) -> int | None:
+        """Which stream it is a batch of, None: it is one of indices."""
+        return None
+
     @property
     def is_done(self) -> bool:
         return self.result is not None or self.error is not None or self.is_left_out
@@ -123,9 +133,10 @@ class Link:
         mapped: ids of the slots whose descriptor it has been sent.
         forget: ids of slots that it is still to be told to let go.
         is_full: its pipe had no room when last tried.
+        at: (run, turn): where its stream will be after what it has been sent; None: not known.
     """
 
-    __slots__ = ("forget", "is_full", "leases", "mapped", "unsent", "worker")
+    __slots__ = ("at", "forget", "is_full", "leases", "mapped", "unsent", "worker")
 
     def __init__(self, worker: PoolWorker) -> None:
         self.worker = worker
@@ -134,6 +145,7 @@ class Link:
         self.mapped: set[int] = set()
         self.forget: set[int] = set()
         self.is_full = False
+        self.at: tuple[int, int] | None = None
 
     @property
     def is_reserved(self) -> bool:
@@ -147,18 +159,23 @@ class Epoch:
     Attributes:
         seed: the loader's.
         number: of the epoch.
+        run: which of its pool's epochs it is.
         max_attempts: how many workers one sample may end.
         has_deaths: a worker has died with a job in hand.
         jobs: by batch number, in order; delivered ones are dropped.
         todo: those that are neither leased nor done, in order.
+        has_streams: each batch is of a worker's own stream: see stream_ledger.
     """
 
-    __slots__ = ("has_deaths", "jobs", "max_attempts", "number", "seed", "todo")
+    has_streams = False
+
+    __slots__ = ("has_deaths", "jobs", "max_attempts", "number", "run", "seed", "todo")
 
     def __init__(self, seed: int, number: int, max_attempts: int = 1) -> None:
         self.seed = seed
         self.number = number
         self.max_attempts = max_attempts
+        self.run = 0
         self.has_deaths = False
         self.jobs: dict[int, Job] = {}
         self.todo: dict[int, Job] = {}
@@ -166,8 +183,28 @@ class Epoch:
     def add(self, number: int, indices: Sequence[Any], mark: Mark | None = None) -> None:
         """Want a batch. Adding the same again changes nothing."""
         if number not in self.jobs:
-            job = Job(number, indices, mark)
+            job = self.new_job(number, indices, mark)
             self.jobs[number] = self.todo[number] = job
+
+    def want_only(self, number: int, indices: Sequence[Any], mark: Mark | None = None) -> Job:
+        """Want a batch, and no other; return its job."""
+        job = self.new_job(number, indices, mark)
+        self.jobs = {number: job}
+        return job
+
+    def new_job(self, number: int, indices: Sequence[Any], mark: Mark | None) -> Job:
+        return Job(number, indices, mark)
+
+    def place(self, job: Job, link: Link | None) -> Place | None:
+        """Return where in its stream ``job`` is, for the worker of ``link``; None: it is of no stream."""
+        return None
+
+    def note(self, job: Job, result: Result, slot: Slot | None) -> Result:
+        """Take note of what came of a stream; return the result as it is to be kept.
+
+        Taking note of the same again changes nothing. ``slot``: where the result's buffers are.
+        """
+        return result
 
     def drop_delivered(self) -> None:
         """Forget what the user has; its slots are then the user's alone."""

@@ -30,6 +30,8 @@ class LiveState:
         tallies: of all iterators so far, in order.
         bookmark: of the iterator that was made last.
         resume: the state that was loaded and from which the next epoch is opened; a copy begins there too.
+        stated_length: how many samples an iterable dataset was said to have; None: nobody asked.
+        warned: what was warned of, of streams.
     """
 
     def __init__(self, next_epoch: int = 0) -> None:
@@ -38,6 +40,8 @@ class LiveState:
         self.tallies: list[Tally] = []
         self.bookmark: Bookmark | None = None
         self.resume: Resume | None = None
+        self.stated_length: int | None = None
+        self.warned: set[str] = set()
         self._past_worked_s: dict[int, float] = {}
         self._past_reports: list[ExitReport] = []
         self._locks: dict[int, threading.RLock] = {}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dataloader import arguments
+from dataloader.datasets.kinds import is_iterable
 from dataloader.live_state import LiveState
 from dataloader.opening import Start
 from dataloader.recipe import Collate, WorkerInit
@@ -35,7 +36,8 @@ class DataLoader(SupervisedLoader):
 
     Parameters:
         dataset: anything with ``__getitem__``, and with ``__len__`` unless a sampler is given. Where it has
-            ``__getitems__``, that is called once with all indices of a batch.
+            ``__getitems__``, that is called once with all indices of a batch. Or a stream: an
+            IterableDataset, or what else has ``__iter__`` and no ``__getitem__``.
         batch_size: samples per batch; None: deliver single samples, each passed through ``collate_fn``.
         shuffle: ask for the samples in a new random order each epoch.
         sampler: gives the indices of an epoch, in order: anything that can be iterated, anew each epoch.
@@ -74,7 +76,6 @@ class DataLoader(SupervisedLoader):
 
     Raises:
         ValueError, TypeError: naming the argument and what to write instead.
-        NotImplementedError: an argument, or a kind of dataset, that is not there yet.
 
     Warns:
         UserWarning: more workers than cores that this process may use.
@@ -127,6 +128,10 @@ class DataLoader(SupervisedLoader):
         self.multiprocessing_context = multiprocessing_context
         self.in_order = checked_flag("in_order", in_order)
         self.restart = arguments.checked_restart(restart)
+        if is_iterable(dataset):
+            arguments.refuse_for_streams(shuffle, sampler, batch_sampler)
+            arguments.refuse_unskippable(dataset, on_error)
+            arguments.refuse_shrinking(self.restart, num_workers)
         arguments.refuse_contradictions(batch_size, shuffle, sampler, batch_sampler, drop_last)
         self.drop_last = checked_flag("drop_last", drop_last, wrong_type=ValueError)
         self.sampler = arguments.chosen_sampler(dataset, sampler, batch_sampler, shuffle)
@@ -150,11 +155,14 @@ class DataLoader(SupervisedLoader):
     def __len__(self) -> int:
         """How many batches an epoch has; with ``batch_size=None`` how many samples.
 
-        Raises TypeError where a sampler without a length decides.
+        Of an iterable dataset it is what its ``__len__`` says; where more come than that, a UserWarning
+        tells. Raises TypeError where a sampler or an iterable dataset without a length decides.
 
         >>> len(DataLoader(range(10), batch_size=4)), len(DataLoader(range(10), batch_size=4, drop_last=True))
         (3, 2)
         """
+        if is_iterable(self.dataset):
+            self._live.stated_length = len(self.dataset)
         return len(self._batches)  # type: ignore[arg-type]
 
     @property

@@ -17,13 +17,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dataloader.datasets import IterableDataset
+from dataloader.datasets.kinds import is_iterable
 from dataloader.generators import global_generators, set_state
 from dataloader.random_state import kept_random_state
 from dataloader.ranks import current_rank
 from dataloader.sampler_chain import SamplerChain
-from dataloader.source import SamplerState, Source, fast_forward, has_state, load_iterator
+from dataloader.source import SamplerState, Source, fast_forward, load_iterator
 from dataloader.state import NUM_YIELDED, Beginning, Bookmark, Facts, Mark, Position, Resume
+from dataloader.stateful import has_state
+from dataloader.stream_ledger import StreamSource
 
 
 class Start(NamedTuple):
@@ -47,7 +49,7 @@ class Opened(NamedTuple):
 
     seed: int
     epoch: int
-    source: Source
+    source: Source | StreamSource
     bookmark: Bookmark
     head: Any
 
@@ -63,6 +65,8 @@ class Opener:
         facts: about the loader.
         start: returns what epoch number ``epoch`` begins with, having drawn whatever there is to draw.
         draw: begins to draw from the samplers once more; given (seed, epoch).
+        streams: returns the source of the workers' streams, which go on from what a state says of them, None
+            for nothing; given instead of batches where the dataset is iterable.
     """
 
     dataset: Any
@@ -71,10 +75,11 @@ class Opener:
     facts: Facts
     start: Callable[[int], Start]
     draw: Callable[[int, int], Iterator[Any]]
+    streams: Callable[[Any], StreamSource] | None = None
 
     def beginning(self, epoch: int, seed: int | None) -> Beginning:
         """Return what the epoch would begin with now."""
-        has_own = has_state(self.dataset) and not isinstance(self.dataset, IterableDataset)
+        has_own = has_state(self.dataset) and not is_iterable(self.dataset)
         dataset = copy.deepcopy(self.dataset.state_dict()) if has_own else None
         generators, told = self.chain.generators(), self.chain.epochs(epoch)
         return Beginning(epoch, seed, current_rank().rank, generators, told, dataset, begun=False)
@@ -102,10 +107,13 @@ class Opener:
 
     def _open_next(self, epoch: int) -> Opened:
         beginning, start = self._beginning_now(epoch), self.start(epoch)
-        return self._opened(beginning, start, Source(start.batches, self.sampler), Position())
+        source = self.streams(None) if self.streams else Source(start.batches, self.sampler)
+        return self._opened(beginning, start, source, Position())
 
     def _open_after(self, epoch: int, resume: Resume) -> Opened:
         beginning, start = self.beginning(epoch, None), self.start(epoch)
+        if self.streams:
+            return self._opened(beginning, start, self.streams(None), Position())
         return self._opened(
             beginning, start, self._source(start, resume.position.mark, Position()), Position()
         )
@@ -120,14 +128,19 @@ class Opener:
             start = self.start(beginning.epoch)
             if beginning.seed is not None:
                 start = start._replace(seed=beginning.seed)
+            if self.streams:
+                return self._opened(beginning, start, self.streams(resume.state["streams"]), position)
             source = self._source(start, position.mark, position)
             source.peek()  # samplers may draw nothing before they are asked for the first
         return self._opened(beginning, start, source, position)
 
-    def _opened(self, beginning: Beginning, start: Start, source: Source, position: Position) -> Opened:
+    def _opened(
+        self, beginning: Beginning, start: Start, source: Source | StreamSource, position: Position
+    ) -> Opened:
         beginning = replace(beginning, seed=start.seed)
         position = position._replace(mark=source.begin_mark, finished=False)
-        bookmark = Bookmark(beginning, self.facts, self.chain, position)
+        streams = source if isinstance(source, StreamSource) else None
+        bookmark = Bookmark(beginning, self.facts, self.chain, position, streams)
         return Opened(start.seed, start.epoch, source, bookmark, start.head)
 
     # ---- resuming --------------------------------------------------------------------------------

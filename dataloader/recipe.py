@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dataloader.arena import Arena, use
+from dataloader.checkpoints import News, Place
 from dataloader.datasets import by_row, fetch, fetch_all, loads_singly, loads_together
 from dataloader.interrupts import is_interrupt
 from dataloader.pieces import layout, piece_seeds
@@ -29,6 +30,7 @@ class Order(NamedTuple):
         batch: number of the batch in it.
         indices: of its samples.
         skip: positions of those that are to be left out.
+        place: in its stream, of an iterable dataset; then there are no indices.
     """
 
     seed: int
@@ -36,6 +38,7 @@ class Order(NamedTuple):
     batch: int
     indices: Sequence[Any]
     skip: Sequence[int] = ()
+    place: Place | None = None
 
 
 Fetch = Callable[[Any, Order, int, int, Page, list[Failure]], Any]
@@ -121,6 +124,15 @@ class Recipe:
     collate: Collate
     fetch: Fetch = each
 
+    @property
+    def news(self) -> News | None:
+        """What is to be told of the stream; there is none."""
+        return None
+
+    def named(self, order: Order) -> Order:
+        """Return ``order`` with the names of its samples, now that it was worked on."""
+        return order
+
     @classmethod
     def of(cls, dataset: Any, collate: Collate, *, in_batches: bool, may_skip: bool = False) -> Recipe:
         """Return the recipe for batches, or for single samples.
@@ -147,7 +159,7 @@ class Recipe:
     def _make_as_a_whole(self, order: Order, page: Page, arena: Arena | None) -> Any:
         failures: list[Failure] = []
         samples = self.fetch(self.dataset, order, 0, len(order.indices), page, failures)
-        return self._collate(samples, order, failures, page, arena)
+        return collated(self.collate, samples, order, failures, page, arena)
 
     def _make_in_pieces(self, order: Order, page: Page, setter: Setter, arena: Arena | None) -> Any:
         """Collating is part of the last piece."""
@@ -163,21 +175,28 @@ class Recipe:
                 fetched = self.fetch(self.dataset, order, start, stop, page, failures)
                 samples = samples + fetched if start else fetched
                 if stop == count:
-                    return self._collate(samples, order, failures, page, arena)
+                    return collated(self.collate, samples, order, failures, page, arena)
             finally:
                 setter.end()
         raise AssertionError("a layout has a last piece")
 
-    def _collate(
-        self, samples: Any, order: Order, failures: list[Failure], page: Page, arena: Arena | None
-    ) -> Any:
-        page.enter(State.COLLATE)
-        if not failures and not order.skip:
-            with use(arena, order.indices):
-                return self.collate(samples)
-        with use(arena, _left(order, failures)):
-            batch = self.collate(samples) if samples else None
-        return Survivors(batch, failures)
+
+def collated(
+    collate: Collate,
+    samples: Any,
+    order: Order,
+    failures: list[Failure],
+    page: Page,
+    arena: Arena | None,
+) -> Any:
+    """Return the batch of ``samples``; of those that could be loaded, if ``failures`` tell of others."""
+    page.enter(State.COLLATE)
+    if not failures and not order.skip:
+        with use(arena, order.indices):
+            return collate(samples)
+    with use(arena, _left(order, failures)):
+        batch = collate(samples) if samples else None
+    return Survivors(batch, failures)
 
 
 def _left(order: Order, failures: Sequence[Failure]) -> list[Any]:
@@ -188,6 +207,8 @@ def _left(order: Order, failures: Sequence[Failure]) -> list[Any]:
 
 def where(order: Order, page: Page) -> str:
     """Return what was being worked on, for people: however many indices there are, and whatever they are."""
+    if order.place is not None:
+        return stream_place(order, order.place, page.item if page.state is State.SAMPLE else -1)
     if page.state is State.COLLATE:
         return f"batch {order.batch}, made of samples {_NAMES.repr(list(order.indices))}"
     if page.item < 0:
@@ -197,7 +218,15 @@ def where(order: Order, page: Page) -> str:
 
 def sample_place(order: Order, position: int) -> str:
     """Return which sample is at ``position``, for people."""
+    if order.place is not None:
+        return stream_place(order, order.place, order.indices[position])
     return f"batch {order.batch}, sample {_NAMES.repr(order.indices[position])}"
+
+
+def stream_place(order: Order, place: Place, position: int) -> str:
+    """Return which sample of which stream it is, for people; -1: none."""
+    sample = "" if position < 0 else f", sample {position} of it"
+    return f"batch {order.batch}, number {place.turn} of stream {place.stream}{sample}"
 
 
 _NAMES = reprlib.Repr()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dataloader.interrupts import is_interrupt
 from dataloader.ledger import Job
-from dataloader.sample_errors import Failure, OnError, SampleError, decide
+from dataloader.sample_errors import Failure, OnError, SampleError, StreamBroken, decide
 from supervisor import exceptions
 from supervisor.report import ExitReport, WorkerDiedError
 from supervisor.verdict import ExitReason
@@ -50,13 +50,18 @@ class Review:
 
     def of_batch(self, job: Job, error: BaseException) -> BaseException | None:
         """Decide about a batch that raised as a whole."""
-        if self.on_error == "raise" or None in job.skips:
-            return error if self.on_error == "raise" else None
+        if self.on_error == "raise" or isinstance(error, StreamBroken):
+            return error
+        if None in job.skips:
+            return None
         return self._decide(job, None, error, exceptions.traceback_text(error))
 
     def of_accused(self, job: Job, position: int | None, reports: Sequence[ExitReport]) -> None:
         """Decide about a sample that has ended too many workers. What is to be raised is ``job.error``."""
         error = WorkerDiedError(reports, self._story(job, position, reports), KIND)
+        if job.of_stream is not None:  # what comes after it cannot be had without it
+            job.error = error
+            return
         job.error = self._decide(job, position, error, reports[-1].traceback, reports[-1])
 
     def _decide(
@@ -88,13 +93,15 @@ class Review:
         logger.log(level, "%s is left out%s", skipped, more)
 
     def _story(self, job: Job, position: int | None, reports: Sequence[ExitReport]) -> str:
-        what = f"Batch {job.number}" if position is None else f"Sample {_index(job, position)!r}"
+        what = _what(job, position)
         count = len(reports)
         story = (
             f"{what} has ended {count} worker{'s' if count > 1 else ''}, and is not tried again: "
             f"RestartPolicy(max_attempts={self.max_attempts})."
         )
-        if self.on_error == "raise":
+        if job.of_stream is not None:
+            story += " The stream ends here, for nothing behind it can be had without it."
+        elif self.on_error == "raise":
             story += " To go on without it: on_error='skip'."
         hung = reports[-1].reason is ExitReason.HUNG
         return f"DataLoader timed out after {self.timeout_s:g} seconds. {story}" if hung else story
@@ -106,6 +113,12 @@ def _of_function(failure: Exception, error: BaseException) -> Exception:
         failure = RuntimeError(exceptions.describe(failure, "in on_error"))
     failure.__cause__ = failure.__cause__ or error
     return failure
+
+
+def _what(job: Job, position: int | None) -> str:
+    """Return what has ended workers, at the begin of a sentence."""
+    of_stream = "" if job.of_stream is None else f" of stream {job.of_stream}"
+    return f"Batch {job.number}" if position is None else f"Sample {job.sample_at(position)!r}{of_stream}"
 
 
 def _index(job: Job, position: int | None) -> object:

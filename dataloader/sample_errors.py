@@ -72,6 +72,10 @@ class Failure(NamedTuple):
     error: Any
 
 
+class StreamBroken(RuntimeError):
+    """A stream cannot go on: what follows cannot be reached. It is raised whatever ``on_error`` is."""
+
+
 class Survivors(NamedTuple):
     """A batch of those samples that could be loaded, and the failures of the others."""
 

@@ -12,7 +12,12 @@ from dataloader.samplers import SeededSampler
 
 _SETTINGS = ("replacement", "num_samples", "seed", "shuffle", "num_replicas")
 _OURS = ("dataloader", "torch")
-_TORCHS_WITHOUT_DRAWS = ("SequentialSampler", "BatchSampler", "DistributedSampler")
+_TORCHS_WITHOUT_DRAWS = (
+    "SequentialSampler",
+    "BatchSampler",
+    "DistributedSampler",
+    "_InfiniteConstantSampler",
+)
 
 
 class SamplerChain:

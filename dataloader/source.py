@@ -12,8 +12,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dataloader.intake import Intake
+from dataloader.ledger import Epoch
 from dataloader.samplers import Batches
 from dataloader.state import Mark
+from dataloader.stateful import has_state
 
 
 class Drawn(NamedTuple):
@@ -47,6 +49,10 @@ class Source:
         self._mark: Mark | None = None
         self._dropped = self.taken = first - 1
         self.begin_mark = self._state.mark(first)
+
+    def epoch(self, seed: int, number: int, max_attempts: int = 1) -> Epoch:
+        """Return the ledger for its batches: see Epoch."""
+        return Epoch(seed, number, max_attempts)
 
     def peek(self) -> Drawn | None:
         """Return the next batch, or None at the end.
@@ -130,12 +136,3 @@ def fast_forward(batches: Iterator[Any], count: int) -> int:
 
 def _iterator_of(batches: Any) -> Any:
     return batches.indices if isinstance(batches, Batches) else batches
-
-
-def has_state(thing: Any) -> bool:
-    """Whether ``thing`` can say where it is, and go on from there.
-
-    >>> has_state([1, 2])
-    False
-    """
-    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))

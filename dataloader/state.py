@@ -37,6 +37,13 @@ class Order(Protocol):
         """Return which epoch each sampler is told for epoch number ``epoch``."""
 
 
+class StreamsState(Protocol):
+    """Workers' streams, of which each is somewhere."""
+
+    def state(self) -> dict[str, Any]:
+        """Return where they are, counting what the user has received."""
+
+
 Facts = Mapping[str, Any]
 """What must be the same in a loader that goes on: plain values by name."""
 
@@ -173,12 +180,13 @@ class Bookmark:
         facts: about its loader.
         order: asked at the epoch's end for what the next begins with; None: nothing decides.
         position: where it begins.
+        streams: of the workers, where the dataset is iterable.
 
     Attributes:
         position: replaced by one store, with each batch.
     """
 
-    __slots__ = ("_facts", "_order", "beginning", "position")
+    __slots__ = ("_facts", "_order", "_streams", "beginning", "position")
 
     def __init__(
         self,
@@ -186,10 +194,12 @@ class Bookmark:
         facts: Facts | None = None,
         order: Order | None = None,
         position: Position = Position(),  # noqa: B008 (it is never changed)
+        streams: StreamsState | None = None,
     ) -> None:
         self.beginning = beginning
         self._facts = facts or {}
         self._order = order
+        self._streams = streams
         self.position = position
 
     def end(self, mark: Mark | None) -> None:
@@ -224,6 +234,7 @@ class Bookmark:
             "sampler": None if mark is None else copy.deepcopy(mark._asdict()),
             "dataset": copy.deepcopy(beginning.dataset if dataset is None else dataset),
             "dataset_batches": 0 if dataset is None else position.next,
+            "streams": None if self._streams is None else self._streams.state(),
             "loader": dict(self._facts),
         }
 
@@ -278,6 +289,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "sampler_epochs": (Mapping,),
     "sampler": (Mapping, type(None)),
     "dataset_batches": (int,),
+    "streams": (Mapping, type(None)),
     "loader": (Mapping,),
 }
 

@@ -23,6 +23,7 @@ from dataloader import arguments
 from dataloader.batch_by_cost import BatchByCost
 from dataloader.batch_pool import BatchPool
 from dataloader.datasets import Subset
+from dataloader.datasets.kinds import is_iterable
 from dataloader.iterators import InProcessIterator, WorkerIterator
 from dataloader.live_state import LiveState
 from dataloader.opening import Opened, Opener, Start
@@ -36,6 +37,9 @@ from dataloader.samplers import BatchSampler, checked_count, iterate
 from dataloader.state import Bookmark, Position, Resume, checked_state
 from dataloader.stats import LoaderStats
 from dataloader.status import WorkerStatus
+from dataloader.stream_ledger import OwnStream, Streams, StreamSource
+from dataloader.stream_resume import progress_of
+from dataloader.streams import StreamRecipe
 from dataloader.watch import Bar, Watch
 from dataloader.worker import Server
 from supervisor.payload import PayloadError
@@ -87,21 +91,30 @@ class SupervisedLoader:
         """Return the iterator of one more epoch, or of what is left of one."""
         with self._live.lock:
             live = self._live
-            recipe = Recipe.of(
-                self.dataset,
-                self.collate_fn,
-                in_batches=self.batch_sampler is not None,
-                may_skip=self.on_error != "raise",
-            )
+            recipe = self._recipe()
             begin = self._begin_with_workers if self.num_workers else self._begin_in_process
             iterator, bookmark = begin(recipe)
             live.note_opened(bookmark)
             return iterator
 
+    def _recipe(self) -> Recipe | StreamRecipe:
+        may_skip = self.on_error != "raise"
+        if not is_iterable(self.dataset):
+            in_batches = self.batch_sampler is not None
+            return Recipe.of(self.dataset, self.collate_fn, in_batches=in_batches, may_skip=may_skip)
+        return StreamRecipe(
+            self.dataset,
+            self.collate_fn,
+            self.batch_size,
+            drop_last=self.drop_last,
+            may_skip=may_skip,
+            is_in_process=self.num_workers == 0,
+        )
+
     def _open(self) -> Opened:
         return self._opener().open(self._live.next_epoch, self._live.resume)
 
-    def _begin_in_process(self, recipe: Recipe) -> tuple[InProcessIterator, Bookmark]:
+    def _begin_in_process(self, recipe: Recipe | StreamRecipe) -> tuple[InProcessIterator, Bookmark]:
         opened = self._open()
         watch, review = self._new_watch(opened, self._live.deaths()), self._review(opened.epoch)
         iterator = self._in_process_iterator(
@@ -110,7 +123,7 @@ class SupervisedLoader:
         iterator.become(opened.head)
         return iterator, opened.bookmark
 
-    def _begin_with_workers(self, recipe: Recipe) -> tuple[WorkerIterator, Bookmark]:
+    def _begin_with_workers(self, recipe: Recipe | StreamRecipe) -> tuple[WorkerIterator, Bookmark]:
         for pool, _ in self._live.pools:
             pool.require_ours()
         opened, deaths_before = self._open(), self._live.deaths()
@@ -272,7 +285,28 @@ class SupervisedLoader:
             "drop_last": self.drop_last,
             **chain.facts(),
         }
-        return Opener(self.dataset, chain, self._order_sampler, facts, self._start, self._drawn)
+        streams = self._streams if is_iterable(self.dataset) else None
+        return Opener(self.dataset, chain, self._order_sampler, facts, self._start, self._drawn, streams)
+
+    def _streams(self, state: Any) -> StreamSource:
+        """Return the workers' streams, which go on from what a state says of them."""
+        streams = Streams(
+            workers=self.num_workers,
+            size=self.batch_size or 1,
+            rank=current_rank().rank,
+            name=type(self.dataset).__name__,
+            length=self._stated_length,
+            warned=self._live.warned,
+        )
+        progress = progress_of(state, self.num_workers, self.dataset)
+        if self.num_workers == 0:
+            return OwnStream(streams, progress=progress)
+        return StreamSource(streams, self._prefetch, in_order=self.in_order, progress=progress)
+
+    @property
+    def _stated_length(self) -> int | None:
+        """How many samples an iterable dataset was said to have; None: nobody asked."""
+        return self._live.stated_length
 
     @property
     def _order_sampler(self) -> Any:
@@ -283,7 +317,7 @@ class SupervisedLoader:
 
     # ---- workers ---------------------------------------------------------------------------------
 
-    def _make_ready(self, pool: BatchPool, recipe: Recipe, seed: int) -> None:
+    def _make_ready(self, pool: BatchPool, recipe: Recipe | StreamRecipe, seed: int) -> None:
         keeps = self.persistent_workers and self._live.resume is None  # what was loaded is for new workers
         if keeps and pool.workers and not pool.is_broken:
             pool.check()

@@ -154,6 +154,11 @@ class DataLoader(SupervisedLoader, torch.utils.data.DataLoader[T_co]):  # type: 
             raise AssertionError(f"timeout={self.timeout!r} without workers: set num_workers > 0")
         return self._begin_epoch()
 
+    @property
+    def _stated_length(self) -> int | None:
+        length: int | None = self._IterableDataset_len_called
+        return length
+
     def _start(self, epoch: int) -> Start:
         head = self._live.head
         if head is None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dataloader.arena import ALIGNMENT_BYTES, SMALL_BYTES, Arena, address_of
+from dataloader.checkpoints import Checkpoint, News, Place
 from dataloader.recipe import Order
 from dataloader.slots import Slot, map_shared, size_class
 from dataloader.unpickling import load_batch
@@ -28,6 +29,7 @@ from supervisor.payload import PayloadError
 
 INLINE_BYTES = MAX_MESSAGE_BYTES - 4096  # leaves room for the rest of a result
 SPAN_BYTES = 30  # at most, in a message
+INLINE_STATE_BYTES = 2048  # of a stream, which has to fit in beside all else
 ADVICE = "let the dataset and collate_fn return what can be"
 MAX_BUFFERS = INLINE_BYTES // SPAN_BYTES  # arrays beyond are part of the pickle
 
@@ -50,7 +52,7 @@ class Task(NamedTuple):
     forget: Sequence[int]
 
 
-BATCH, ERROR, CANCELLED = range(3)  # what a result is; plain ints, for one travels with each
+BATCH, ERROR, CANCELLED, END = range(4)  # what a result is; plain ints, for one travels with each
 
 
 Span = tuple[int, int, bool]  # offset, length, read-only
@@ -61,10 +63,11 @@ class Result(NamedTuple):
 
     Parameters:
         seq: of the task.
-        kind: BATCH, ERROR or CANCELLED.
+        kind: BATCH, ERROR, CANCELLED or END.
         body: the pickle, or the packed exception; None if it is the first span.
         spans: where in the slot each buffer lies.
         made_bytes: size of the slot that the worker made and sent along; 0 if it used the lent one, or none.
+        news: of the stream, where it is a batch of one.
     """
 
     seq: int
@@ -72,6 +75,7 @@ class Result(NamedTuple):
     body: bytes | None
     spans: Sequence[Span]
     made_bytes: int
+    news: News | None = None
 
     @property
     def moved_bytes(self) -> int:
@@ -82,7 +86,10 @@ class Result(NamedTuple):
     @property
     def used_bytes(self) -> int:
         """How much of a slot the result needs."""
-        return max((offset + length for offset, length, _ in self.spans), default=0)
+        used_bytes = max((offset + length for offset, length, _ in self.spans), default=0)
+        if self.news is not None and isinstance(self.news.state, tuple):
+            used_bytes = max(used_bytes, sum(self.news.state))
+        return used_bytes
 
 
 # ---- tasks ---------------------------------------------------------------------------------------
@@ -91,7 +98,7 @@ class Result(NamedTuple):
 def encode_task(task: Task) -> tuple[bytes, select.epoll | None]:
     """Return the message and, if the task is too large for one, the owner of its memory file."""
     seq, order, *rest = task
-    data = pickle.dumps((seq, tuple(order), *rest), 5)
+    data = pickle.dumps((seq, _plain(order), *rest), 5)
     if len(data) <= MAX_MESSAGE_BYTES:
         return data, None
     owner = create_owned_memory_file("task")
@@ -99,6 +106,24 @@ def encode_task(task: Task) -> tuple[bytes, select.epoll | None]:
     with mmap.mmap(owner.fileno(), len(data)) as memory:
         memory[:] = data
     return pickle.dumps(len(data)), owner
+
+
+def _plain(order: Order) -> tuple[Any, ...]:
+    """Return ``order`` without its classes, whose names would take their time."""
+    *others, place = order
+    if place is None:
+        return tuple(others)
+    *where, resume = place
+    return (*others, (*where, resume if resume is None else tuple(resume)))
+
+
+def _order(plain: tuple[Any, ...]) -> Order:
+    order = Order(*plain)
+    if order.place is None:
+        return order
+    run, stream, turn, resume = order.place
+    known = None if resume is None else Checkpoint(*resume)
+    return order._replace(place=Place(run, stream, turn, known))
 
 
 def decode_task(message: Message) -> tuple[Task, list[int]]:
@@ -110,7 +135,7 @@ def decode_task(message: Message) -> tuple[Task, list[int]]:
             content = pickle.loads(memory)
         os.close(fd)
     seq, order, slot, brings_slot, forget = content
-    return Task(seq, Order(*order), slot, brings_slot, forget), descriptors
+    return Task(seq, _order(order), slot, brings_slot, forget), descriptors
 
 
 # ---- results, in the worker ----------------------------------------------------------------------
@@ -128,7 +153,7 @@ DUMPS: Sequence[Dump] = (pickle.dumps, originals.dumps)
 
 
 def encode_batch(
-    seq: int, batch: Any, arena: Arena, dumps: Sequence[Dump] = DUMPS
+    seq: int, batch: Any, arena: Arena, dumps: Sequence[Dump] = DUMPS, news: News | None = None
 ) -> tuple[bytes, int | None]:
     """Return the message for a batch and, where the arena had no room, the memory file that holds it.
 
@@ -142,6 +167,8 @@ def encode_batch(
     if len(pickled) + len(buffers) * SPAN_BYTES > INLINE_BYTES:
         buffers.insert(0, memoryview(pickled))
         body = None
+    if news is not None:
+        return _encode_with_news((seq, BATCH, body), buffers, arena, news)
     if not buffers:
         return pickle.dumps((seq, BATCH, body, (), 0), 5), None
     placed, fd, made_bytes = _place(buffers, arena)
@@ -150,6 +177,31 @@ def encode_batch(
 
 def encode_error(seq: int, packed: bytes) -> bytes:
     return pickle.dumps((seq, ERROR, packed, (), 0), 5)
+
+
+def encode_stream_error(seq: int, packed: bytes, arena: Arena, news: News) -> tuple[bytes, int | None]:
+    """Return the message for an exception, and the memory file that the stream's state needs, if any."""
+    return _encode_with_news((seq, ERROR, packed), [], arena, news)
+
+
+def encode_end(seq: int) -> bytes:
+    return pickle.dumps((seq, END, b"", (), 0), 5)
+
+
+def _encode_with_news(
+    head: tuple[int, int, bytes | None], buffers: list[memoryview], arena: Arena, news: News
+) -> tuple[bytes, int | None]:
+    """Encode what also tells of a stream, whose state goes beside the batch's buffers if it is large."""
+    state = news.state
+    assert not isinstance(state, tuple)
+    is_large = state is not None and len(state) > INLINE_STATE_BYTES
+    if state is not None and is_large:
+        buffers.append(memoryview(state))
+    placed, fd, made_bytes = _place(buffers, arena) if buffers else ((), None, 0)
+    if is_large:
+        news = news._replace(state=placed[-1][:2])
+        placed = placed[:-1]
+    return pickle.dumps((*head, placed, made_bytes, tuple(news)), 5), fd
 
 
 def encode_cancelled(seq: int) -> bytes:
@@ -211,7 +263,8 @@ def _copy(target: memoryview, source: memoryview) -> None:
 
 def decode_result(data: bytes) -> Result:
     """Return the result in a message; what it holds is not unpickled yet."""
-    return Result._make(pickle.loads(data))
+    result = Result(*pickle.loads(data))
+    return result if result.news is None else result._replace(news=News(*result.news))
 
 
 def open_batch(number: int, result: Result, slot: Slot | None, *, copy: bool) -> Any:

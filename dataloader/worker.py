@@ -20,6 +20,7 @@ from dataloader.random_state import LazySetter, set_random_state
 from dataloader.recipe import Recipe, WorkerInit, sample_place, where
 from dataloader.sample_errors import Survivors, packed_failures
 from dataloader.slots import map_shared
+from dataloader.streams import StreamEnded, StreamRecipe
 from dataloader.wire import DUMPS, Dump, Task
 from dataloader.worker_info import WorkerInfo, become_worker
 from supervisor import exceptions
@@ -45,7 +46,7 @@ class Server:
 
     dumps: Sequence[Dump] = DUMPS
 
-    def __init__(self, recipe: Recipe, seed: int, init: WorkerInit | None) -> None:
+    def __init__(self, recipe: Recipe | StreamRecipe, seed: int, init: WorkerInit | None) -> None:
         self.recipe = recipe
         self.seed = seed
         self.init = init
@@ -93,23 +94,37 @@ class Server:
         page.enter(State.IDLE)
 
     def _result(self, task: Task, memory: memoryview, context: WorkerContext) -> tuple[bytes, int | None]:
+        arena = Arena(memory)
         try:
-            arena = Arena(memory)
             batch = self.recipe.make(task.order, context.page, self._setter, arena)
             return self._encoded(task, batch, arena, context)
+        except StreamEnded:
+            return wire.encode_end(task.seq), None
         except BaseException as error:
-            return wire.encode_error(task.seq, exceptions.pack(error, _where(task, context))), None
+            packed = exceptions.pack(error, f"{_me(context)}, {where(task.order, context.page)}")
+            if self.recipe.news is not None:
+                return wire.encode_stream_error(task.seq, packed, arena, self.recipe.news)
+            return wire.encode_error(task.seq, packed), None
 
     def _encoded(
         self, task: Task, batch: Any, arena: Arena, context: WorkerContext
     ) -> tuple[bytes, int | None]:
         if isinstance(batch, Survivors):
-            batch = _packed(task, batch, context)
+            batch = self._packed(task, batch, context)
         try:
-            return wire.encode_batch(task.seq, batch, arena, self.dumps)
+            return wire.encode_batch(task.seq, batch, arena, self.dumps, self.recipe.news)
         except PayloadError as error:
             message = f"worker {context.worker} cannot send batch {task.order.batch}: {error}"
             raise PayloadError(message) from error.__cause__
+
+    def _packed(self, task: Task, batch: Survivors, context: WorkerContext) -> Survivors:
+        """Return the batch with its failures packed."""
+        order = self.recipe.named(task.order)
+        return packed_failures(batch, lambda position: f"{_me(context)}, {sample_place(order, position)}")
+
+
+def _me(context: WorkerContext) -> str:
+    return f"in worker {context.worker} (pid {os.getpid()})"
 
 
 def _run_init(init: WorkerInit, worker: int) -> None:
@@ -117,16 +132,6 @@ def _run_init(init: WorkerInit, worker: int) -> None:
         init(worker)
     except exceptions.CONTROL_FLOW as error:  # SystemExit would pass for an end of the worker's own will
         raise RuntimeError(exceptions.describe(error, "in worker_init_fn")) from error
-
-
-def _packed(task: Task, batch: Survivors, context: WorkerContext) -> Survivors:
-    """Return the batch with its failures packed."""
-    me = f"in worker {context.worker} (pid {os.getpid()})"
-    return packed_failures(batch, lambda position: f"{me}, {sample_place(task.order, position)}")
-
-
-def _where(task: Task, context: WorkerContext) -> str:
-    return f"in worker {context.worker} (pid {os.getpid()}), {where(task.order, context.page)}"
 
 
 class MappedSlots:

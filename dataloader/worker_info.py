@@ -42,6 +42,7 @@ class WorkerInfo:
 
 
 _info: WorkerInfo | None = None
+_was_asked = False
 
 
 def get_worker_info() -> WorkerInfo | None:
@@ -54,13 +55,30 @@ def get_worker_info() -> WorkerInfo | None:
     ...     list(loader)
     [1]
     """
+    note_asked()
     return _info
+
+
+def note_asked() -> None:
+    """Take note that somebody has asked which worker this is, here or elsewhere."""
+    global _was_asked
+    _was_asked = True
+
+
+def was_asked() -> bool:
+    """Whether anybody has, since this process is a worker: a stream may be one of several, and know it."""
+    return _was_asked
 
 
 def become_worker(id: int, num_workers: int, loader_seed: int, dataset: Any) -> WorkerInfo:
     """Let ``get_worker_info`` say from now on which worker this process is."""
-    global _info
+    global _info, _was_asked
     seed = (loader_seed + id) % 2**64
     rng = WorkerRandom(random.Random(seed), np.random.default_rng(seed))
-    _info = WorkerInfo(id, num_workers, seed, dataset, rng)
+    _info, _was_asked = WorkerInfo(id, num_workers, seed, dataset, rng), False
     return _info
+
+
+def is_worker() -> bool:
+    """Whether this process is a worker."""
+    return _info is not None

@@ -6,6 +6,8 @@
     starting up (STARTING)                       only while it is stopped: that has no limit
     nobody looked: the supervisor was stopped    does not
 
+A task that is begun again, as its page says, begins to count again.
+
 Pure: nobody here looks at a clock or sends a signal. Non-goals: why it takes so long; shutdown, which has
 bounds of its own.
 """
@@ -37,7 +39,7 @@ class TaskClock:
 
     def __init__(self, now: float) -> None:
         self._looked_s = now
-        self._at: tuple[int, bool] | None = None  # which task, and whether it was taken
+        self._at: tuple[int, float | None] | None = None  # which task, and when it was taken
         self._spent_s = 0.0
 
     def look(self, page: Page, now: float, is_stopped: Callable[[], bool] = lambda: False) -> float:
@@ -50,17 +52,17 @@ class TaskClock:
         at = _task_of(page)
         if at is None or at != self._at:
             self._at, self._spent_s = at, 0.0
-            step_s = min(step_s, now - page.begun_s) if at is not None and at[1] else 0.0
+            step_s = min(step_s, now - at[1]) if at is not None and at[1] is not None else 0.0
         if page.state not in (State.SENDING, State.STARTING) or is_stopped():
             self._spent_s += max(0.0, step_s)
         return self._spent_s
 
 
-def _task_of(page: Page) -> tuple[int, bool] | None:
+def _task_of(page: Page) -> tuple[int, float | None] | None:
     if page.state in (State.SAMPLE, State.COLLATE, State.SENDING):
-        return page.task, True
+        return page.task, page.begun_s
     if page.state is State.STARTING or (page.state is State.IDLE and page.has_untaken):
-        return page.task, False
+        return page.task, None
     return None
 
 

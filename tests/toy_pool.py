@@ -14,17 +14,30 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-from dataloader import batch_pool, intake, iterators, ledger, review, samplers, slots, stats, suspects, wire
-from dataloader.arena import Arena
+from dataloader import (
+    batch_pool,
+    checkpoints,
+    intake,
+    iterators,
+    ledger,
+    review,
+    samplers,
+    slots,
+    stats,
+    stream_ledger,
+    suspects,
+    wire,
+    worker_info,
+)
 from dataloader.batch_pool import BatchPool
 from dataloader.random_state import Setter
 from dataloader.recipe import Recipe
-from dataloader.sample_errors import Survivors, packed_failures
 from dataloader.stats import Tally
+from dataloader.streams import StreamRecipe
 from dataloader.watch import Watch
-from dataloader.worker import MappedSlots
-from supervisor import exceptions
+from dataloader.worker import MappedSlots, Server
 from supervisor.channel import Channel, close_all, opened
+from supervisor.child import WorkerContext
 from supervisor.messages import Started
 from supervisor.page import CANCELLED, RECORD_BYTES, Page, State
 from supervisor.policy import RestartPolicy
@@ -36,12 +49,16 @@ from supervisor.verdict import ExitReason
 class Toy:
     """A worker that answers one task at a time, when asked to."""
 
-    def __init__(self, worker: int, pid: int, recipe: Recipe) -> None:
+    def __init__(self, worker: int, pid: int, recipe: Recipe | StreamRecipe, num_workers: int) -> None:
         ours, self.pipe = Channel.pair()
         self.page = Page(memoryview(bytearray(RECORD_BYTES)))
         self.page.reset()
         self.worker = PoolWorker(Started(worker, pid, restarts=0), ours, self.page)
-        self.recipe = recipe
+        if isinstance(recipe, StreamRecipe):
+            recipe = recipe.fresh()
+        self.server = Server(recipe, 0, None)
+        self.server._setter = Setter()  # type: ignore[assignment]
+        self.context = WorkerContext(worker, num_workers, self.page)
         self.slots = MappedSlots()
         self.last_seq = -1
         self.made: list[int] = []  # numbers of the batches that it made
@@ -60,20 +77,21 @@ class Toy:
                 self.pipe.send(wire.encode_cancelled(task.seq))
                 return True
             self.made.append(task.order.batch)
-            data, fd = self._result(task, Arena(memory))
+            with self._as_worker():
+                data, fd = self.server._result(task, memory, self.context)
             self.pipe.send(data, () if fd is None else (fd,))
             close_all(() if fd is None else (fd,))
             return True
         return False
 
-    def _result(self, task: wire.Task, arena: Arena) -> tuple[bytes, int | None]:
+    @contextmanager
+    def _as_worker(self) -> Iterator[None]:
+        context = self.context
+        worker_info.become_worker(context.worker, context.num_workers, 0, self.server.recipe.dataset)
         try:
-            batch = self.recipe.make(task.order, self.page, Setter(), arena)
-            if isinstance(batch, Survivors):
-                batch = packed_failures(batch, str)
-            return wire.encode_batch(task.seq, batch, arena)
-        except Exception as error:
-            return wire.encode_error(task.seq, exceptions.pack(error)), None
+            yield
+        finally:
+            worker_info._info = None
 
 
 class ToyPool(BatchPool):
@@ -84,7 +102,11 @@ class ToyPool(BatchPool):
     """
 
     def __init__(
-        self, recipe: Recipe, num_workers: int, prefetch: int, deaths: dict[int, int] | None = None
+        self,
+        recipe: Recipe | StreamRecipe,
+        num_workers: int,
+        prefetch: int,
+        deaths: dict[int, int] | None = None,
     ) -> None:
         super().__init__(num_workers, "fork", RestartPolicy(), prefetch)
         self.recipe = recipe
@@ -98,7 +120,7 @@ class ToyPool(BatchPool):
             self.hire(worker)
 
     def hire(self, worker: int) -> None:
-        toy = Toy(worker, len(self.hired), self.recipe)
+        toy = Toy(worker, len(self.hired), self.recipe, self.num_workers)
         self.hired.append(toy)
         self.toys[worker] = toy
         self.workers[worker] = toy.worker
@@ -149,7 +171,20 @@ def interrupt(number: int, frame: object) -> None:
 
 TRACED = {
     module.__file__
-    for module in (batch_pool, intake, iterators, ledger, review, samplers, slots, stats, suspects, wire)
+    for module in (
+        batch_pool,
+        checkpoints,
+        intake,
+        iterators,
+        ledger,
+        review,
+        samplers,
+        slots,
+        stats,
+        stream_ledger,
+        suspects,
+        wire,
+    )
 }
 BEFORE_HANDLERS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")  # with whatever follows in the name
 BEFORE_NONE = "CALL_INTRINSIC"  # a call in name only; one of them ends a generator that is dropped
