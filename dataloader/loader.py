@@ -161,7 +161,7 @@ class DataLoader(SupervisedLoader):
         >>> len(DataLoader(range(10), batch_size=4)), len(DataLoader(range(10), batch_size=4, drop_last=True))
         (3, 2)
         """
-        if is_iterable(self.dataset):
+        if self._has_streams:
             self._live.stated_length = len(self.dataset)
         return len(self._batches)  # type: ignore[arg-type]
 

@@ -99,7 +99,7 @@ class SupervisedLoader:
 
     def _recipe(self) -> Recipe | StreamRecipe:
         may_skip = self.on_error != "raise"
-        if not is_iterable(self.dataset):
+        if not self._has_streams:
             in_batches = self.batch_sampler is not None
             return Recipe.of(self.dataset, self.collate_fn, in_batches=in_batches, may_skip=may_skip)
         return StreamRecipe(
@@ -285,8 +285,13 @@ class SupervisedLoader:
             "drop_last": self.drop_last,
             **chain.facts(),
         }
-        streams = self._streams if is_iterable(self.dataset) else None
+        streams = self._streams if self._has_streams else None
         return Opener(self.dataset, chain, self._order_sampler, facts, self._start, self._drawn, streams)
+
+    @property
+    def _has_streams(self) -> bool:
+        """Whether the dataset is iterable, so that each worker has a stream of its own."""
+        return is_iterable(self.dataset)
 
     def _streams(self, state: Any) -> StreamSource:
         """Return the workers' streams, which go on from what a state says of them."""

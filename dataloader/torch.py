@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import default_collate, default_convert, get_worker_info
+from torch.utils.data.dataloader import _DatasetKind
 
 from dataloader import arguments
 from dataloader._torch.iterators import Head, TorchInProcessIterator, TorchWorkerIterator
 from dataloader._torch.worker import TorchServer
+from dataloader.datasets import IterableDataset
 from dataloader.live_state import LiveState
 from dataloader.opening import Start
 from dataloader.sample_errors import OnError
@@ -24,6 +26,8 @@ from dataloader.supervised import SupervisedLoader
 from supervisor.policy import RestartPolicy
 
 __all__ = ["DataLoader", "default_collate", "default_convert", "get_worker_info"]
+
+torch.utils.data.IterableDataset.register(IterableDataset)  # ours is one to torch's loader as well
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -135,6 +139,9 @@ class DataLoader(SupervisedLoader, torch.utils.data.DataLoader[T_co]):  # type: 
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if self._has_streams:
+            arguments.refuse_unskippable(dataset, on_error)
+            arguments.refuse_shrinking(restart, num_workers)
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more workers than cores, as torch's does; the cgroup's quota counts too."""
@@ -153,6 +160,10 @@ class DataLoader(SupervisedLoader, torch.utils.data.DataLoader[T_co]):  # type: 
         if self.timeout and self.num_workers == 0:
             raise AssertionError(f"timeout={self.timeout!r} without workers: set num_workers > 0")
         return self._begin_epoch()
+
+    @property
+    def _has_streams(self) -> bool:
+        return bool(self._dataset_kind == _DatasetKind.Iterable)
 
     @property
     def _stated_length(self) -> int | None:
