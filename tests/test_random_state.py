@@ -16,6 +16,7 @@ import pytest
 from dataloader import DataLoader, Dataset, random_state
 from dataloader.pieces import Seeds
 from dataloader.random_state import LazySetter, Watch, kept_random_state, set_random_state
+from dataloader.torch_random import TorchWatch
 from tests.equality import fingerprint
 
 
@@ -70,6 +71,7 @@ def test_kept_random_state_keeps_the_cached_gaussian() -> None:
 TORCH_PROGRAM = """
 import torch
 from dataloader.pieces import Seeds
+from dataloader.torch_random import TorchWatch
 from dataloader.random_state import kept_random_state, set_random_state
 
 set_random_state(Seeds(1, 2, 2**64 - 1))
@@ -255,7 +257,7 @@ def test_once_torch_is_loaded_its_state_is_set_until_it_proves_idle(
     batches.be_idle()
     monkeypatch.setitem(sys.modules, "torch", object())
     watch = FakeWatch() if watched else None
-    monkeypatch.setattr(random_state.TorchWatch, "of_default_generator", lambda torch: watch)
+    monkeypatch.setattr(TorchWatch, "of_default_generator", lambda torch: watch)
     monkeypatch.setattr(random_state, "set_random_state", lambda seeds: None)
     for _ in range(50):
         batches.make()

@@ -78,7 +78,9 @@ def test_where_the_words_are_not_found_nothing_is_watched() -> None:
 def test_seldom_draws_change_no_byte(num_workers: int) -> None:
     def epoch(**arguments: Any) -> Any:
         torch.manual_seed(3)
-        loader = DataLoader(SeldomDrawing(), 16, collate_fn=seldom_drawing_collate, shuffle=True, **arguments)
+        loader: Any = DataLoader(
+            SeldomDrawing(), 16, collate_fn=seldom_drawing_collate, shuffle=True, **arguments
+        )
         with loader:
             return list(loader)
 
