@@ -57,13 +57,19 @@ class LiveState:
         """Held by who begins an epoch or closes. A forked child has its own: nobody there frees the old."""
         return self._locks.setdefault(os.getpid(), threading.RLock())
 
+    def load(self, resume: Resume | None) -> None:
+        """Let the next epoch be opened from ``resume``; None: from nothing that was loaded."""
+        self.bookmark, self.resume = None, resume
+        if resume is not None:
+            self.next_epoch = resume.epoch
+
     def note_opened(self, bookmark: Bookmark) -> None:
         """Take note that an epoch was opened, from ``resume`` if there is one."""
         resume = self.resume
-        if resume is None or resume.position.finished:
-            self.next_epoch += 1
-        else:
+        if resume is not None and resume.is_middle:
             self.next_epoch = resume.next_epoch
+        else:
+            self.next_epoch += 1
         self.bookmark, self.resume = bookmark, None
 
     # ---- pools -----------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -36,12 +37,16 @@ class Start(NamedTuple):
         epoch: its number.
         batches: of indices, being drawn from the sampler.
         head: what a class that inherits has its iterator take over.
+        draws: the seed was drawn from the generators that samplers draw from.
+        next_draws: so will be the next epoch's.
     """
 
     seed: int
     epoch: int
     batches: Iterator[Any]
     head: Any = None
+    draws: bool = False
+    next_draws: bool = True
 
 
 class Opened(NamedTuple):
@@ -102,8 +107,7 @@ class Opener:
         if resume is None:
             return self._open_next(epoch)
         self._restore(resume)
-        is_middle = resume.beginning.begun and not resume.position.finished
-        return self._open_middle(resume) if is_middle else self._open_after(epoch, resume)
+        return self._open_middle(resume) if resume.is_middle else self._open_after(epoch, resume)
 
     def _open_next(self, epoch: int) -> Opened:
         beginning, start = self._beginning_now(epoch), self.start(epoch)
@@ -111,33 +115,39 @@ class Opener:
         return self._opened(beginning, start, source, Position())
 
     def _open_after(self, epoch: int, resume: Resume) -> Opened:
-        beginning, start = self.beginning(epoch, None), self.start(epoch)
-        if self.streams:
-            return self._opened(beginning, start, self.streams(None), Position())
-        return self._opened(
-            beginning, start, self._source(start, resume.position.mark, Position()), Position()
-        )
+        beginning, mark = self._beginning_now(epoch), _mark_between(resume.position)
+        with nullcontext() if resume.draws_seed else kept_random_state():
+            start = self._started(epoch, resume)
+        source = self.streams(None) if self.streams else self._source(start, mark, Position())
+        return self._opened(beginning, start, source, Position())
 
     def _open_middle(self, resume: Resume) -> Opened:
         beginning, position = resume.beginning, resume.position
         self._warn_of_other_epochs(beginning)
         with kept_random_state():
-            for name, generator in global_generators().items():
-                if name in beginning.global_generators:
-                    set_state(generator, beginning.global_generators[name])
-            start = self.start(beginning.epoch)
-            if beginning.seed is not None:
-                start = start._replace(seed=beginning.seed)
+            _set_global_generators(beginning.global_generators)
+            start = self._started(beginning.epoch, resume)
             if self.streams:
                 return self._opened(beginning, start, self.streams(resume.state["streams"]), position)
             source = self._source(start, position.mark, position)
             source.peek()  # samplers may draw nothing before they are asked for the first
         return self._opened(beginning, start, source, position)
 
+    def _started(self, epoch: int, resume: Resume) -> Start:
+        """Return what the epoch begins with, nothing having been drawn that was, or would be, drawn then."""
+        beginning, start = resume.beginning, self.start(epoch)
+        if start.draws and not resume.draws_seed:
+            self.chain.set_generators(beginning.generators)
+            _set_global_generators(beginning.global_generators)
+            start = start._replace(batches=self.draw(start.seed, epoch))
+        if beginning.seed is not None and (resume.is_middle or not resume.draws_seed):
+            start = start._replace(seed=beginning.seed)
+        return start
+
     def _opened(
         self, beginning: Beginning, start: Start, source: Source | StreamSource, position: Position
     ) -> Opened:
-        beginning = replace(beginning, seed=start.seed)
+        beginning = replace(beginning, seed=start.seed, draws=start.draws, next_draws=start.next_draws)
         position = position._replace(mark=source.begin_mark, finished=False)
         streams = source if isinstance(source, StreamSource) else None
         bookmark = Bookmark(beginning, self.facts, self.chain, position, streams)
@@ -151,7 +161,9 @@ class Opener:
             require_state("dataset", self.dataset)
             self.dataset.load_state_dict(copy.deepcopy(resume.beginning.dataset))
         mark = resume.position.mark
-        if mark is not None and mark.sampler is not None and (mark.ended or not resume.position.finished):
+        if resume.position.finished:
+            mark = _mark_between(resume.position)
+        if mark is not None and mark.sampler is not None:
             require_state("sampler", self.sampler)
             self.sampler.load_state_dict(copy.deepcopy(mark.sampler))
 
@@ -187,6 +199,18 @@ class Opener:
                     f"its epoch {epoch}: the batches that are left are not those that were left then",
                     stacklevel=5,
                 )
+
+
+def _mark_between(position: Position) -> Mark | None:
+    """Return where the sampler is between two epochs, None where that is not known."""
+    mark = position.mark
+    return mark if mark is not None and (mark.ended or not position.finished) else None
+
+
+def _set_global_generators(texts: Mapping[str, str]) -> None:
+    for name, generator in global_generators().items():
+        if name in texts:
+            set_state(generator, texts[name])
 
 
 def require_state(name: str, holder: Any) -> None:

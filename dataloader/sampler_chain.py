@@ -42,7 +42,8 @@ class SamplerChain:
             for name, part in self.samplers.items()
             for attribute, found in generators_of(part).items()
         }
-        self._generators = held if generator is None else {"generator": generator, **held}
+        others = {name: found for name, found in held.items() if found is not generator}
+        self._generators = others if generator is None else {"generator": generator, **others}
 
     # ---- generators ------------------------------------------------------------------------------
 

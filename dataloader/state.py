@@ -77,6 +77,7 @@ class Beginning:
         dataset: the dataset's own state, None where it has none.
         begun: somebody iterates; what the sampler draws from global generators is thereby decided.
         global_generators: where these were, if the sampler may draw from them.
+        draws, next_draws: the seed was drawn from the generators too, and the next epoch's will be.
     """
 
     epoch: int
@@ -87,6 +88,8 @@ class Beginning:
     dataset: Any = None
     begun: bool = True
     global_generators: Mapping[str, str] = field(default_factory=dict)
+    draws: bool = True
+    next_draws: bool = True
 
 
 class Position(NamedTuple):
@@ -223,6 +226,8 @@ class Bookmark:
             "next_epoch": next_epoch,
             "rank": beginning.rank,
             "begun": beginning.begun,
+            "draws_seed": beginning.draws,
+            "next_draws_seed": beginning.next_draws,
             "next_batch": position.next,
             "ahead": list(position.ahead),
             "left_out": position.left_out,
@@ -263,6 +268,20 @@ class Resume:
         """Number of the epoch that begins or goes on next."""
         return self.next_epoch if self.position.finished else self.beginning.epoch
 
+    @property
+    def is_middle(self) -> bool:
+        """Whether it goes on with an epoch, rather than begin one."""
+        return not self.position.finished and (self.beginning.begun or self.position.next > 0)
+
+    @property
+    def draws_seed(self) -> bool:
+        """Whether the seed of the epoch that it opens was, or would be, drawn from the generators too."""
+        return self.beginning.next_draws if self.position.finished else self.beginning.draws
+
+    def renumbered(self, epoch: int) -> dict[str, int]:
+        """Return what of the state differs where the epoch that it begins is number ``epoch``."""
+        return {"next_epoch": epoch} if self.position.finished else {"epoch": epoch, "next_epoch": epoch + 1}
+
     def with_seed(self, seed: int) -> Resume:
         """Return the same for a loader with another seed."""
         beginning = replace(self.beginning, seed=seed)
@@ -279,6 +298,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "next_epoch": (int,),
     "rank": (int,),
     "begun": (bool,),
+    "draws_seed": (bool,),
+    "next_draws_seed": (bool,),
     "next_batch": (int,),
     "ahead": (list, tuple),
     "left_out": (int,),
@@ -316,6 +337,8 @@ def checked_state(state: Any, facts: Facts) -> Resume:
         state["dataset"],
         state["begun"],
         state["global_generators"],
+        state["draws_seed"],
+        state["next_draws_seed"],
     )
     return Resume(beginning, _position(state), state["next_epoch"], state)
 

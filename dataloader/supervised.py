@@ -112,7 +112,10 @@ class SupervisedLoader:
         )
 
     def _open(self) -> Opened:
-        return self._opener().open(self._live.next_epoch, self._live.resume)
+        opened = self._opener().open(self._live.next_epoch, self._live.resume)
+        if self._given["seed"] is None:
+            self.__dict__["seed"] = opened.seed
+        return opened
 
     def _begin_in_process(self, recipe: Recipe | StreamRecipe) -> tuple[InProcessIterator, Bookmark]:
         opened = self._open()
@@ -189,7 +192,7 @@ class SupervisedLoader:
         """
         self._live.next_epoch = checked_count("epoch", epoch, least=0)
         resume = self._live.resume
-        if resume is not None and not resume.position.finished and resume.epoch != self._live.next_epoch:
+        if resume is not None and resume.is_middle and resume.epoch != self._live.next_epoch:
             self._live.resume = None
             warnings.warn(
                 f"set_epoch({epoch}) after a state of epoch {resume.epoch} was loaded: epoch {epoch} begins "
@@ -221,7 +224,7 @@ class SupervisedLoader:
         live = self._live
         if live.resume is not None:
             state = copy.deepcopy(dict(live.resume.state))
-            return {**state, "next_epoch": live.next_epoch} if live.resume.position.finished else state
+            return state if live.resume.is_middle else {**state, **live.resume.renumbered(live.next_epoch)}
         if live.bookmark is not None:
             return live.bookmark.state_dict(live.next_epoch)
         opener = self._opener()
@@ -253,14 +256,14 @@ class SupervisedLoader:
         """
         live = self._live
         if state_dict == {}:
-            live.resume = live.bookmark = None
+            live.load(None)
             return
         opener = self._opener()
         resume = checked_state(state_dict, opener.facts)
         with live.lock:
             resume = self._with_seed_of(resume)
             opener.chain.set_epochs(resume.beginning.sampler_epochs)
-            live.next_epoch, live.bookmark, live.resume = resume.epoch, None, resume
+            live.load(resume)
 
     def _with_seed_of(self, resume: Resume) -> Resume:
         """Take the state's seed for this loader, or this loader's for the state, where they differ."""
@@ -278,7 +281,7 @@ class SupervisedLoader:
         return resume.with_seed(self.seed)
 
     def _opener(self) -> Opener:
-        chain = SamplerChain(self.batch_sampler, self.sampler)
+        chain = self._chain()
         facts = {
             "len(dataset)": _length(self.dataset),
             "batch_size": self.batch_size,
@@ -312,6 +315,9 @@ class SupervisedLoader:
     def _stated_length(self) -> int | None:
         """How many samples an iterable dataset was said to have; None: nobody asked."""
         return self._live.stated_length
+
+    def _chain(self) -> SamplerChain:
+        return SamplerChain(self.batch_sampler, self.sampler)
 
     @property
     def _order_sampler(self) -> Any:

@@ -7,7 +7,7 @@ It is a subclass of torch's, takes torch's arguments, and yields what torch's yi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -19,9 +19,11 @@ from dataloader._torch.iterators import Head, TorchInProcessIterator, TorchWorke
 from dataloader._torch.worker import TorchServer
 from dataloader.datasets import IterableDataset
 from dataloader.live_state import LiveState
-from dataloader.opening import Start
+from dataloader.opening import Opened, Start
 from dataloader.sample_errors import OnError
+from dataloader.sampler_chain import SamplerChain
 from dataloader.samplers import BatchSampler, checked_count, checked_flag, checked_seed
+from dataloader.state import Resume
 from dataloader.supervised import SupervisedLoader
 from supervisor.policy import RestartPolicy
 
@@ -171,7 +173,7 @@ class DataLoader(SupervisedLoader, torch.utils.data.DataLoader[T_co]):  # type: 
         return length
 
     def _start(self, epoch: int) -> Start:
-        head = self._live.head
+        head, draws = self._live.head, self._live.head is None
         if head is None:
             head = Head(self)
             self._live.head = head if self.persistent_workers else None
@@ -179,10 +181,43 @@ class DataLoader(SupervisedLoader, torch.utils.data.DataLoader[T_co]):  # type: 
             head.renew(self)
         given: int | None = self._given["seed"]
         self.seed = head.seed if given is None else given
-        batches = head.take_batches()
+        batches = self._in_batches(head.take_batches())
+        return Start(self.seed, epoch, batches, head, draws, next_draws=not self.persistent_workers)
+
+    def _open(self) -> Opened:
+        opened = super()._open()
+        if self._live.head is not None:
+            self._live.head.seed = opened.seed  # that of all epochs of persistent workers
+        return opened
+
+    def _drawn(self, seed: int, epoch: int) -> Iterator[Any]:
+        return self._in_batches(iter(self._index_sampler))
+
+    def _in_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Return an iterator of batches of indices, where ``batches`` is that of torch's index sampler.
+
+        A plain sampler of batches is not begun: we draw the indices, and can ask their iterator where it is.
+        """
         if self.batch_sampler is None:
-            batches = iter(BatchSampler(batches, batch_size=1, drop_last=False))
-        return Start(self.seed, epoch, batches, head)
+            return iter(BatchSampler(batches, batch_size=1, drop_last=False))
+        plain = self._plain_batches
+        if plain is None:
+            return batches
+        return iter(BatchSampler(plain.sampler, plain.batch_size, plain.drop_last))
+
+    @property
+    def _plain_batches(self) -> torch.utils.data.BatchSampler | None:
+        """The sampler of batches, if it is torch's own and nothing more."""
+        batches = self.batch_sampler
+        return batches if type(batches) is torch.utils.data.BatchSampler else None
+
+    @property
+    def _order_sampler(self) -> Any:
+        plain = self._plain_batches
+        return super()._order_sampler if plain is None else plain.sampler
+
+    def _chain(self) -> SamplerChain:
+        return SamplerChain(self.batch_sampler, self.sampler, self.generator)
 
     @property
     def start_method(self) -> str:
@@ -210,7 +245,8 @@ class DataLoader(SupervisedLoader, torch.utils.data.DataLoader[T_co]):  # type: 
 
     def _part(self, start: int, stop: int) -> dict[str, Any]:
         part = super()._part(start, stop)
-        return {**part, "generator": self.generator, "seed": part["seed"] if self._given["seed"] else None}
+        seed = None if self._given["seed"] is None else part["seed"]
+        return {**part, "generator": self.generator, "seed": seed}
 
     # ---- torch's view of it ----------------------------------------------------------------------
 
@@ -239,6 +275,10 @@ class _LiveState(LiveState):
         live = _LiveState(self.next_epoch)
         live.resume = self.resume
         return live
+
+    def load(self, resume: Resume | None) -> None:
+        super().load(resume)
+        self.head = None  # the state says whether a seed is drawn
 
     def iterator(self) -> TorchWorkerIterator | None:
         if self.head is None or not self.pools:

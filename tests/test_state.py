@@ -411,3 +411,324 @@ class SlowFirst:
         if index == 0:
             time.sleep(0.5)
         return index
+
+
+# ---- what trainers do to a state -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("received", range(7))
+def test_the_count_of_received_batches_can_be_edited(received: int) -> None:
+    loader, other = (DataLoader(Augmented(LENGTH), 4, shuffle=True, seed=1) for _ in range(2))
+    whole = fingerprints(loader)
+    loader.set_epoch(0)
+    list(islice(loader, 3))
+    state = loader.state_dict()
+    state["_num_yielded"] = received
+    other.load_state_dict(through_json(state))
+    assert fingerprints(other) == whole[received:]
+
+
+def test_an_epoch_can_be_said_to_be_over_or_not() -> None:
+    loader, other = (DataLoader(Augmented(LENGTH), 4, shuffle=True, seed=1) for _ in range(2))
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    state["_iterator_finished"] = True
+    then = fingerprints(loader)
+    other.load_state_dict(state)
+    assert fingerprints(other) == then
+    state = other.state_dict()
+    state["_iterator_finished"] = False
+    other.load_state_dict(state)
+    assert fingerprints(other) == []
+    assert other.state_dict()["epoch"] == 1
+
+
+def test_a_count_beyond_the_end_is_refused() -> None:
+    loader = DataLoader(range(LENGTH), 4)
+    state = {**loader.state_dict(), "_num_yielded": 9}
+    loader.load_state_dict(state)
+    with pytest.raises(ValueError, match="the sampler has 6 batches, and state_dict is that after 9"):
+        iter(loader)
+
+
+def test_a_samplers_own_state_is_not_taken_back() -> None:
+    loader = DataLoader(range(LENGTH), 4, sampler=Stateful())
+    iterator = iter(loader)
+    list(islice(iterator, 3))
+    state = loader.state_dict()
+    for more, batches in ((0, 3), (1, 2)):
+        other = DataLoader(range(LENGTH), 4, sampler=Stateful())
+        other.load_state_dict({**state, "_num_yielded": 3 + more})
+        assert len(numbers(other)) == batches
+    loader.load_state_dict({**state, "_num_yielded": 2})
+    with pytest.raises(ValueError, match="_num_yielded=2 in state_dict, but the sampler's own state in it"):
+        iter(loader)
+
+
+# ---- epochs --------------------------------------------------------------------------------------
+
+
+def left_in_the_middle(**settings: Any) -> tuple[dict[str, Any], list[Any], DataLoader]:
+    """Return a state after 2 batches of epoch 3, what is left of that epoch, and another loader."""
+    loader, other = (DataLoader(Augmented(LENGTH), 4, **settings) for _ in range(2))
+    loader.set_epoch(3)
+    iterator = iter(loader)
+    list(islice(iterator, 2))
+    return through_json(loader.state_dict()), fingerprints(iterator), other
+
+
+def test_set_epoch_of_the_epoch_that_was_loaded_changes_nothing() -> None:
+    state, rest, other = left_in_the_middle(shuffle=True)
+    other.load_state_dict(state)
+    other.set_epoch(3)
+    assert fingerprints(other) == rest
+
+
+def test_set_epoch_of_another_epoch_begins_that() -> None:
+    state, _, other = left_in_the_middle(shuffle=True)
+    other.load_state_dict(state)
+    with pytest.warns(
+        UserWarning, match=r"set_epoch\(4\) after a state of epoch 3 was loaded: epoch 4 begins"
+    ):
+        other.set_epoch(4)
+    assert len(fingerprints(other)) == len(other)
+    assert other.state_dict()["epoch"] == 4
+
+
+def test_samplers_are_told_the_epoch_of_the_state_and_another_is_warned_of() -> None:
+    settings: dict[str, Any] = {"sampler": DistributedSampler(DATASET, 2, 0)}
+    state, rest, other = left_in_the_middle(**settings)
+    other.sampler.set_epoch(0)  # type: ignore[attr-defined]
+    other.load_state_dict(state)
+    assert fingerprints(other) == rest
+    other.load_state_dict(state)
+    other.sampler.set_epoch(7)  # type: ignore[attr-defined]
+    with pytest.warns(UserWarning, match="sampler was told that this is epoch 7, but .* its epoch 3"):
+        iter(other)
+
+
+def test_set_epoch_after_an_epochs_end_counts_in_its_state() -> None:
+    loader, other = (DataLoader(range(LENGTH), 4, shuffle=True, seed=1) for _ in range(2))
+    list(loader)
+    loader.set_epoch(8)
+    other.load_state_dict(through_json(loader.state_dict()))
+    assert numbers(other) == numbers(loader)
+    assert other.state_dict()["epoch"] == 8
+
+
+def test_an_empty_state_undoes_another() -> None:
+    state, _, other = left_in_the_middle(shuffle=True)
+    other.load_state_dict(state)
+    other.load_state_dict({})
+    assert len(numbers(DataLoader(range(LENGTH), 4))) == len(fingerprints(other))
+
+
+# ---- ranks and seeds -----------------------------------------------------------------------------
+
+
+def test_a_drawn_seed_is_the_states_from_then_on() -> None:
+    state, _, other = left_in_the_middle(shuffle=True)
+    other.load_state_dict(state)
+    assert other.seed == state["seed"]
+
+
+def test_a_given_seed_must_be_the_states() -> None:
+    state, _, _ = left_in_the_middle(shuffle=True, seed=1)
+    other = DataLoader(DATASET, 4, shuffle=True, seed=2)
+    with pytest.raises(ValueError, match="of a loader with seed=1, and this one has seed=2: give seed=1"):
+        other.load_state_dict(state)
+
+
+def test_a_state_from_another_rank_says_how_far_this_rank_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loaders, states, rests = [], [], []
+    for rank in (0, 1):
+        monkeypatch.setenv("RANK", str(rank))
+        loader = DataLoader(DATASET, 4, sampler=DistributedSampler(DATASET), seed=rank)
+        iterator = iter(loader)
+        next(iterator)
+        loaders.append(loader)
+        states.append(loader.state_dict())
+        rests.append(fingerprints(iterator))
+    loaders[1].load_state_dict(through_json(states[0]))
+    assert fingerprints(loaders[1]) == rests[1] != rests[0]
+    fresh = DataLoader(DATASET, 4, sampler=DistributedSampler(DATASET))
+    fresh.load_state_dict(states[0])
+    assert fresh.seed == 0
+    assert len(fingerprints(fresh)) == len(rests[1])
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+def test_each_part_of_a_loader_has_its_own_state() -> None:
+    loader, later = (DataLoader(Augmented(LENGTH), 4, shuffle=True) for _ in range(2))
+    parts, others = loader.split(2), later.split(2)
+    for part, other in zip(parts, others, strict=True):
+        iterator = iter(part)
+        next(iterator)
+        other.load_state_dict(through_json(part.state_dict()))
+        assert fingerprints(other) == fingerprints(iterator)
+    with pytest.raises(ValueError, match=r"len\(dataset\) was 12 and is 11"):
+        others[1].load_state_dict(parts[0].state_dict())
+
+
+# ---- datasets with a state -----------------------------------------------------------------------
+
+
+class Counts:
+    """A dataset that counts what it has loaded."""
+
+    def __init__(self) -> None:
+        self.loaded = 0
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.loaded += 1
+        return index, self.loaded
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+def test_in_process_a_dataset_goes_on_from_its_own_state() -> None:
+    loader, other = DataLoader(Counts(), 4), DataLoader(Counts(), 4)
+    iterator = iter(loader)
+    list(islice(iterator, 2))
+    state = through_json(loader.state_dict())
+    assert state["dataset"] == {"loaded": 8}
+    rest = fingerprints(iterator)
+    other.load_state_dict(state)
+    assert fingerprints(other) == rest
+    other.load_state_dict(through_json(loader.state_dict()))
+    assert next(iter(other))[1].tolist() == [21, 22, 23, 24]
+
+
+# ---- wrong states --------------------------------------------------------------------------------
+
+
+def torchdatas_states() -> list[dict[str, Any]]:
+    return [{"_snapshot": {}, "_steps_since_snapshot": 0}, {"_sampler_iter_yielded": 3, "_num_yielded": 3}]
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        (None, TypeError, "state_dict=None: load what state_dict"),
+        ([], TypeError, r"state_dict=\[\]: load what state_dict"),
+        ({"a": 1}, ValueError, "state_dict has no '_num_yielded': load what"),
+        *((state, ValueError, "is one of torchdata's Stateful") for state in torchdatas_states()),
+    ],
+)
+def test_what_is_no_state_is_refused(state: Any, error: type[Exception], message: str) -> None:
+    loader = DataLoader(range(LENGTH), 4)
+    with pytest.raises(error, match=message):
+        loader.load_state_dict(state)
+    assert len(numbers(loader)) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "has version 2, where this release knows 1"),
+        ({"_num_yielded": -1}, r"state_dict\['_num_yielded'\]=-1: load"),
+        ({"_num_yielded": "3"}, r"state_dict\['_num_yielded'\]='3': load"),
+        ({"epoch": None}, r"state_dict\['epoch'\]=None: load"),
+        ({"ahead": ["1"]}, r"state_dict\['ahead'\]=\['1'\]: load"),
+        ({"left_out": 5}, r"state_dict\['left_out'\]=5: load"),
+        ({"sampler": {"at": 3}}, r"state_dict\['sampler'\] has \['at'\]: load"),
+        ({"generators": []}, r"state_dict\['generators'\]=\[\]: load"),
+    ],
+)
+def test_a_state_that_was_spoilt_is_refused(change: dict[str, Any], message: str) -> None:
+    loader = DataLoader(range(LENGTH), 4)
+    with pytest.raises(ValueError, match=message):
+        loader.load_state_dict({**loader.state_dict(), **change})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DataLoader(range(22), 4), r"len\(dataset\) was 23 and is 22\. Make the loader as it was"),
+        (lambda: DataLoader(range(LENGTH), 8), "batch_size was 4 and is 8"),
+        (lambda: DataLoader(range(LENGTH), 4, drop_last=True), "drop_last was False and is True"),
+        (lambda: DataLoader(range(LENGTH), None), "batch_size was 4 and is None"),
+        (
+            lambda: DataLoader(range(LENGTH), 4, shuffle=True),
+            r"sampler was 'dataloader.samplers.SequentialSampler' and is 'dataloader.samplers.RandomSampler'",
+        ),
+        (lambda: DataLoader(range(LENGTH), 4, sampler=Shuffled()), "SequentialSampler' and is 'Shuffled'"),
+        (
+            lambda: DataLoader(range(20), 8),
+            r"another loader: len\(dataset\) was 23 and is 20; batch_size was 4 and is 8\. Make",
+        ),
+    ],
+)
+def test_a_state_of_another_loader_is_refused_and_what_differs_is_named(
+    make: Callable[[], DataLoader], message: str
+) -> None:
+    state = DataLoader(range(LENGTH), 4).state_dict()
+    with pytest.raises(ValueError, match=message):
+        make().load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "message"),
+    [
+        ({"seed": 1}, {"seed": 2}, "sampler.seed was 1 and is 2"),
+        ({"replacement": True}, {}, "sampler.replacement was True and is False"),
+        ({"num_samples": 9}, {}, "sampler.num_samples was 9 and is 23"),
+        (
+            {"generator": random.Random(1)},
+            {"generator": np.random.default_rng(1)},
+            "sampler.generator was 'Random' and is 'Generator'",
+        ),
+    ],
+)
+def test_settings_of_samplers_must_be_the_same(
+    then: dict[str, Any], now: dict[str, Any], message: str
+) -> None:
+    first, second = (DataLoader(DATASET, 4, sampler=RandomSampler(DATASET, **given)) for given in (then, now))
+    with pytest.raises(ValueError, match=message):
+        second.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"num_workers": 2, "prefetch_factor": 5, "persistent_workers": True, "in_order": False},
+        {"on_error": "skip", "restart": None, "progress": False},
+        {"collate_fn": list},
+    ],
+)
+def test_how_batches_are_made_may_differ(others: dict[str, Any]) -> None:
+    state, _, _ = left_in_the_middle()
+    DataLoader(DATASET, 4, **others).load_state_dict(state)
+
+
+def test_a_state_of_a_sampler_that_takes_none_is_refused() -> None:
+    class Mute(Shuffled):
+        pass
+
+    Mute.__qualname__ = "Stateful"
+    loader = DataLoader(DATASET, 4, sampler=Stateful())
+    iterator = iter(loader)
+    next(iterator)
+    other = DataLoader(DATASET, 4, sampler=Mute())
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match=r"a state of the sampler, and Mute has no load_state_dict\(\)"):
+        iter(other)
+
+
+def test_a_copy_goes_on_where_its_original_would() -> None:
+    state, rest, other = left_in_the_middle(shuffle=True)
+    other.load_state_dict(state)
+    copied = copy.deepcopy(other)
+    assert fingerprints(copied) == rest
+    assert fingerprints(other) == rest

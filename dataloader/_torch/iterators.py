@@ -34,6 +34,10 @@ class Head(_BaseDataLoaderIter):
     def seed(self) -> int:
         return int(self._base_seed)
 
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._base_seed = seed
+
     def take_batches(self) -> Any:
         """Return the iterator of the sampler, which is its user's alone from now on."""
         batches, self._sampler_iter = self._sampler_iter, iter(())
