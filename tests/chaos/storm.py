@@ -266,8 +266,12 @@ def _digest_batches(loader: DataLoader, killer: Killer) -> list[bytes]:
     digests = []
     for number, batch in enumerate(loader):
         killer.note(number)
-        digests.append(hashlib.sha256(b"".join(np.asarray(part).data for part in batch)).digest())
+        digests.append(digest_of(batch))
     return digests
+
+
+def digest_of(batch: Sequence[object]) -> bytes:
+    return hashlib.sha256(b"".join(np.asarray(part).data for part in batch)).digest()
 
 
 def calm_and_storm(rough: Weather) -> tuple[Outcome, Outcome]:

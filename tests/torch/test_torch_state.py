@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import (  # noqa: E402
+from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
     RandomSampler,
@@ -21,7 +21,7 @@ from torch.utils.data import (  # noqa: E402
     WeightedRandomSampler,
 )
 
-from dataloader.torch import DataLoader  # noqa: E402
+from dataloader.torch import DataLoader
 
 LENGTH = 23
 

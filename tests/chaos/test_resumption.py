@@ -1,0 +1,23 @@
+"""An epoch is left and taken up, by other numbers of workers, and whoever dies: the same batches."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos import resumption
+from tests.chaos.resumption import Voyage
+from tests.chaos.storm import Weather
+from tests.chaos.test_storm import assert_every_end_is_reported_once
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_an_epoch_that_is_taken_up_in_a_storm_has_the_same_batches(in_order: bool) -> None:
+    weather = Weather("fork", persistent=in_order, epochs=2, batches=80, kills=10, in_order=in_order)
+    voyage = Voyage(weather, parts=3)
+    calm, rough = resumption.undisturbed(voyage), resumption.run(voyage)
+    assert rough.digest == calm.digest
+    assert rough.kills >= 10  # at the end of a part a kill may find nobody
+    assert_every_end_is_reported_once(rough)
+    for outcome in (calm, rough):
+        assert outcome.survivors == []
+        assert outcome.left == (0, 0, 0)
