@@ -10,7 +10,10 @@ import numpy as np
 from dataloader.generators import generators_of, global_generators, set_state, state_text
 from dataloader.samplers import SeededSampler
 
-_SETTINGS = ("replacement", "num_samples", "seed", "shuffle", "num_replicas")
+_SETTINGS = (
+    *("batch_size", "drop_last", "replacement", "num_samples", "seed", "shuffle", "num_replicas"),
+    *("budget", "padded", "max_size", "oversized", "bucket_size"),
+)
 _OURS = ("dataloader", "torch")
 _TORCHS_WITHOUT_DRAWS = (
     "SequentialSampler",
@@ -134,4 +137,4 @@ def _is_sequence(sampler: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int)
+    return isinstance(value, bool | int | float | str)

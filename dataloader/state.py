@@ -278,6 +278,12 @@ class Resume:
         """Whether the seed of the epoch that it opens was, or would be, drawn from the generators too."""
         return self.beginning.next_draws if self.position.finished else self.beginning.draws
 
+    @property
+    def has_older_dataset(self) -> bool:
+        """Whether the dataset has a state of its own, and it is not that of the position."""
+        taken_at = self.state["dataset_batches"]
+        return self.beginning.dataset is not None and self.is_middle and taken_at != self.position.next
+
     def renumbered(self, epoch: int) -> dict[str, int]:
         """Return what of the state differs where the epoch that it begins is number ``epoch``."""
         return {"next_epoch": epoch} if self.position.finished else {"epoch": epoch, "next_epoch": epoch + 1}

@@ -246,6 +246,9 @@ class SupervisedLoader:
             TypeError, ValueError: it is no such state, or one of another loader: the message names what
                 differs.
 
+        Warns:
+            UserWarning: what cannot be exact: the dataset has a state of its own, and workers changed it.
+
         >>> from dataloader import DataLoader
         >>> loader, other = [DataLoader(range(10), batch_size=4, shuffle=True) for _ in range(2)]
         >>> iterator = iter(loader)
@@ -260,6 +263,12 @@ class SupervisedLoader:
             return
         opener = self._opener()
         resume = checked_state(state_dict, opener.facts)
+        if resume.has_older_dataset:
+            warnings.warn(
+                "the dataset's own state that was loaded is that of its epoch's beginning: what workers' "
+                "copies of it had become is not known, and samples that depend on it are not the same",
+                stacklevel=2,
+            )
         with live.lock:
             resume = self._with_seed_of(resume)
             opener.chain.set_epochs(resume.beginning.sampler_epochs)
@@ -282,12 +291,10 @@ class SupervisedLoader:
 
     def _opener(self) -> Opener:
         chain = self._chain()
-        facts = {
-            "len(dataset)": _length(self.dataset),
-            "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
-            **chain.facts(),
-        }
+        ours = {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        twice = [] if self.batch_size is None else [f"batch_sampler.{name}" for name in ours]
+        facts = {"len(dataset)": _length(self.dataset), **ours, **chain.facts()}
+        facts = {name: value for name, value in facts.items() if name not in twice}
         streams = self._streams if self._has_streams else None
         return Opener(self.dataset, chain, self._order_sampler, facts, self._start, self._drawn, streams)
 

@@ -610,6 +610,22 @@ def test_in_process_a_dataset_goes_on_from_its_own_state() -> None:
     assert next(iter(other))[1].tolist() == [21, 22, 23, 24]
 
 
+def test_with_workers_a_dataset_has_the_state_of_its_epochs_beginning_and_that_is_told() -> None:
+    dataset = Counts()
+    dataset.loaded = 100
+    with DataLoader(dataset, 4, num_workers=1, multiprocessing_context="fork") as loader:
+        state = loader.state_dict()
+        iterator = iter(loader)
+        assert through_json(loader.state_dict())["dataset"] == {"loaded": 100}
+        assert next(iterator)[1].tolist() == [101, 102, 103, 104]
+        middle = through_json(loader.state_dict())
+    with DataLoader(Counts(), 4, num_workers=1, multiprocessing_context="fork") as other:
+        other.load_state_dict(state)
+        assert next(iter(other))[1].tolist() == [101, 102, 103, 104]
+    with pytest.warns(UserWarning, match="the dataset's own state that was loaded is that of its epoch"):
+        other.load_state_dict(middle)
+
+
 # ---- wrong states --------------------------------------------------------------------------------
 
 
@@ -656,7 +672,7 @@ def test_a_state_that_was_spoilt_is_refused(change: dict[str, Any], message: str
     ("make", "message"),
     [
         (lambda: DataLoader(range(22), 4), r"len\(dataset\) was 23 and is 22\. Make the loader as it was"),
-        (lambda: DataLoader(range(LENGTH), 8), "batch_size was 4 and is 8"),
+        (lambda: DataLoader(range(LENGTH), 8), r"another loader: batch_size was 4 and is 8\. Make"),
         (lambda: DataLoader(range(LENGTH), 4, drop_last=True), "drop_last was False and is True"),
         (lambda: DataLoader(range(LENGTH), None), "batch_size was 4 and is None"),
         (

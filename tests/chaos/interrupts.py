@@ -306,6 +306,8 @@ def interrupted_epoch(loader: DataLoader, striker: Striker, take: Take, note: Ca
         note(taken.count)
         going = take(iterator, taken.arrived, striker)
         taken.check()
+        received = loader.state_dict()["_num_yielded"]
+        assert received == taken.count, f"the state counts {received} batches of {taken.count}"
     taken.end(len(loader))
 
 
