@@ -144,8 +144,12 @@ class StreamEpoch(Epoch):
 
     def _count(self, job: StreamJob) -> None:
         checkpoint = self.checkpoints[job.stream]
-        if job.result is not None and job.result.news is not None and checkpoint.batches == job.turn:
+        if checkpoint.batches != job.turn:
+            return
+        if job.result is not None and job.result.news is not None:
             self.checkpoints[job.stream] = checkpoint.after(job.result.news, self.size)
+        elif job.error is not None:  # it has come to its end there
+            self.checkpoints[job.stream] = checkpoint._replace(batches=job.turn + 1)
 
     def _end_the_broken(self) -> None:
         """End streams that nobody gets past: what is raised in a job's stead is not of its own making."""
@@ -225,7 +229,7 @@ class StreamEpoch(Epoch):
     def _compare(self, stream: int, fingerprint: bytes) -> None:
         other = self._fingerprints.setdefault(fingerprint, stream)
         if other != stream:
-            self.unshared = other, stream
+            self.unshared = min(other, stream), max(other, stream)
 
 
 class StreamSource:

@@ -68,11 +68,27 @@ def packed_state(of_dataset: list[Any], of_iterator: list[Any]) -> bytes:
     raise PayloadError.about({"state_dict()": state}, ADVICE) or error
 
 
-def iterate_from(dataset: Any, state: bytes) -> Any:
-    """Return an iterator of ``dataset`` that goes on from ``state``."""
+def begin_state(dataset: Any) -> bytes | None:
+    """Return where ``dataset`` is before it is iterated; None where it does not know, or cannot tell yet."""
+    if not has_exact_state(dataset):
+        return None
+    try:
+        return packed_state([dataset.state_dict()], [])
+    except Exception:
+        return None
+
+
+def load_dataset(dataset: Any, state: bytes) -> tuple[list[Any], list[Any]]:
+    """Let ``dataset`` be where ``state`` says; return the states in it, of the dataset and its iterator."""
     of_dataset, of_iterator = pickle.loads(state)
     for each in of_dataset:
         dataset.load_state_dict(each)
+    return of_dataset, of_iterator
+
+
+def iterate_from(dataset: Any, state: bytes) -> Any:
+    """Return an iterator of ``dataset`` that goes on from ``state``."""
+    of_dataset, of_iterator = load_dataset(dataset, state)
     iterator = iter(dataset)
     if iterator is dataset:
         of_iterator = of_dataset  # its __iter__ may have begun anew

@@ -28,7 +28,7 @@ from dataloader.pieces import Seeds, piece_seeds
 from dataloader.random_state import Setter
 from dataloader.recipe import Collate, Order, collated
 from dataloader.sample_errors import Failure, StreamBroken
-from dataloader.stream_state import can_go_on, iterate_from, pack_state
+from dataloader.stream_state import begin_state, can_go_on, iterate_from, load_dataset, pack_state
 from supervisor.page import ITEM, Page, State
 
 
@@ -68,6 +68,8 @@ class Stream:
         self.is_over = False
         self._is_in_process = is_in_process
         self._iterator: Iterator[Any] | None = None
+        self._begin: bytes | None = None  # the dataset's state before it was iterated
+        self._is_new = True
         self._stuck_at: bytes | None = None  # the state after the last draw, if that raised
 
     def state(self) -> bytes | None:
@@ -149,13 +151,26 @@ class Stream:
     # ---- getting somewhere -----------------------------------------------------------------------
 
     def rewind(self) -> None:
-        """Be at the begin."""
+        """Be at the begin, where a dataset that knows where it is may not be after another epoch."""
+        if not self._note_begin() and self._begin is not None:
+            load_dataset(self.dataset, self._begin)
         self._iterator, self._stuck_at = None, None
         self.samples, self.is_over = 0, False
+
+    def _note_begin(self) -> bool:
+        """Take note of where the dataset is, if this is the first that is done with it; return whether it is.
+
+        In a replacement it is there, too: all that a worker gives is the same then, whoever died before.
+        """
+        is_new, self._is_new = self._is_new, False
+        if is_new:
+            self._begin = begin_state(self.dataset)
+        return is_new
 
     def go_on_from(self, checkpoint: Checkpoint) -> None:
         """Be at ``checkpoint``, which has a state."""
         assert checkpoint.state is not None
+        self._note_begin()
         self._iterator = iterate_from(self.dataset, checkpoint.state)
         self.samples, self.is_over = checkpoint.samples, False
 

@@ -5,6 +5,7 @@ Nothing in it takes time or happens by chance, so a test can strike at each inst
 
 from __future__ import annotations
 
+import copy
 import dis
 import signal
 import sys
@@ -55,7 +56,7 @@ class Toy:
         self.page.reset()
         self.worker = PoolWorker(Started(worker, pid, restarts=0), ours, self.page)
         if isinstance(recipe, StreamRecipe):
-            recipe = recipe.fresh()
+            recipe = copy.deepcopy(recipe).fresh()
         self.server = Server(recipe, 0, None)
         self.server._setter = Setter()  # type: ignore[assignment]
         self.context = WorkerContext(worker, num_workers, self.page)
