@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -123,6 +123,10 @@ class Recipe:
     dataset: Any
     collate: Collate
     fetch: Fetch = each
+
+    def with_collate(self, collate: Collate) -> Recipe:
+        """Return the same with another ``collate``."""
+        return replace(self, collate=collate)
 
     @property
     def news(self) -> News | None:

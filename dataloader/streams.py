@@ -232,9 +232,13 @@ class StreamRecipe:
 
     def fresh(self) -> StreamRecipe:
         """Return the same with a stream of its own."""
+        return self.with_collate(self.collate)
+
+    def with_collate(self, collate: Collate) -> StreamRecipe:
+        """Return the same with another ``collate``, and a stream of its own."""
         return StreamRecipe(
             self.dataset,
-            self.collate,
+            collate,
             self.batch_size,
             drop_last=self.drop_last,
             may_skip=self.may_skip,

@@ -186,7 +186,10 @@ def test_a_result_that_did_not_arrive_is_made_again(kind: Any, monkeypatch: pyte
     recipe = recipe_of(kind(40))
     expected = list(with_toys(recipe, 2))
     iterator = with_toys(recipe, 2)
-    lost = []
+    pool = iterator._pool
+    assert isinstance(pool, ToyPool)
+    unpack = pool._unpack
+    lost: list[Any] = []
 
     def lose(raw: Any) -> Any:
         if len(lost) < 3 and len(pool.hired[0].made) > 2:
@@ -194,9 +197,6 @@ def test_a_result_that_did_not_arrive_is_made_again(kind: Any, monkeypatch: pyte
             raise MessageLost("its descriptors")
         return unpack(raw)
 
-    pool = iterator._pool
-    assert isinstance(pool, ToyPool)
-    unpack = pool._unpack
     monkeypatch.setattr(pool, "_unpack", lose)
     assert list(iterator) == expected
     assert len(lost) == 3
@@ -259,7 +259,8 @@ def test_an_error_in_the_stream_comes_as_itself_and_the_stream_goes_on_where_it_
 
 
 def taken_with_errors(iterator: Any) -> tuple[list[int], list[Exception]]:
-    come, errors = [], []
+    come: list[int] = []
+    errors: list[Exception] = []
     while True:
         try:
             batch = next(iterator)
@@ -277,7 +278,7 @@ def test_a_generator_that_raises_has_ended() -> None:
             raise LookupError(number)
 
     iterator = with_toys(recipe_of(Lengths((6, 6), fail)), 2)
-    come = []
+    come: list[Any] = []
     with pytest.raises(LookupError):
         come.extend(iterator)
     come.extend(iterator)

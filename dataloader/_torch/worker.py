@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,9 +18,10 @@ from torch.utils.data import _utils
 from dataloader import arena
 from dataloader._torch.tensors import dumps, dumps_by_value, dumps_shared, storage_of
 from dataloader.recipe import Recipe, WorkerInit
+from dataloader.streams import StreamRecipe
 from dataloader.wire import Dump
 from dataloader.worker import Server
-from dataloader.worker_info import WorkerInfo
+from dataloader.worker_info import WorkerInfo, note_asked
 from supervisor.child import WorkerContext
 
 _collate = _utils.collate
@@ -40,20 +40,29 @@ class TorchServer(Server):
 
     dumps: Sequence[Dump] = (dumps, dumps_shared, dumps_by_value)
 
-    def __init__(self, recipe: Recipe, seed: int, init: WorkerInit | None) -> None:
+    def __init__(self, recipe: Recipe | StreamRecipe, seed: int, init: WorkerInit | None) -> None:
         super().__init__(recipe, seed, init)
         self._collate_fns = list(_collate_fns.items())
 
     def become(self, context: WorkerContext) -> WorkerInfo:
         info = super().become(context)
         torch.set_num_threads(1)
-        _utils.worker._worker_info = _utils.worker.WorkerInfo(
+        _utils.worker._worker_info = _WorkerInfo(
             id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=info.dataset
         )
         collate_into_slots(dict(self._collate_fns))
         if self.recipe.collate is _collate.default_collate and {*_collate_fns} == _KINDS:
-            self.recipe = replace(self.recipe, collate=_collate_fast)
+            self.recipe = self.recipe.with_collate(_collate_fast)
         return info
+
+
+class _WorkerInfo(_utils.worker.WorkerInfo):
+    """Torch's, that takes note when somebody asks which of several workers this is."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("id", "num_workers"):
+            note_asked()
+        return super().__getattribute__(name)
 
 
 def collate_into_slots(collate_fns: dict[Any, Callable[..., Any]]) -> None:
