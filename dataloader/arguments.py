@@ -302,13 +302,16 @@ def warn_of_used_iterators(*samplers: Iterable[Any] | None) -> None:
 # ---- cores ---------------------------------------------------------------------------------------
 
 
-def warn_of_too_many_workers(num_workers: int) -> None:
+TOO_MANY = "more workers make loading slower, unless they mostly wait"
+
+
+def warn_of_too_many_workers(num_workers: int, advice: str = TOO_MANY) -> None:
     """Warn where there are more workers than cores that this process may use."""
     cores = usable_cores(os.sched_getaffinity(0), cpu_quota())
     if num_workers > cores:
         warnings.warn(
             f"num_workers={num_workers}, but this process may use {cores} core{'s' if cores > 1 else ''} "
-            "(affinity and cgroup quota counted): more workers make loading slower, unless they mostly wait",
+            f"(affinity and cgroup quota counted): {advice}",
             stacklevel=3,
         )
 

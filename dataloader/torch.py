@@ -8,11 +8,12 @@ It is a subclass of torch's, takes torch's arguments, and yields what torch's yi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.data import default_collate, default_convert, get_worker_info
-from torch.utils.data.dataloader import _DatasetKind
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
+from typing_extensions import TypeVar
 
 from dataloader import arguments
 from dataloader._torch.iterators import Head, TorchInProcessIterator, TorchWorkerIterator
@@ -31,7 +32,9 @@ __all__ = ["DataLoader", "default_collate", "default_convert", "get_worker_info"
 
 torch.utils.data.IterableDataset.register(IterableDataset)  # ours is one to torch's loader as well
 
-T_co = TypeVar("T_co", covariant=True)
+TOO_MANY = "excessive worker creation might get DataLoader running slow"  # torch says so too
+
+T_co = TypeVar("T_co", covariant=True, default=Any)
 
 
 class DataLoader(SupervisedLoader, torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
@@ -147,21 +150,22 @@ class DataLoader(SupervisedLoader, torch.utils.data.DataLoader[T_co]):  # type: 
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more workers than cores, as torch's does; the cgroup's quota counts too."""
-        arguments.warn_of_too_many_workers(self.num_workers)
+        arguments.warn_of_too_many_workers(self.num_workers, TOO_MANY)
 
     # ---- epochs ----------------------------------------------------------------------------------
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> _BaseDataLoaderIter:
         """Begin an epoch: see ``dataloader.DataLoader``.
 
         Raises what that raises, and AssertionError, as torch does, for a ``timeout`` without workers.
         """
         return self._get_iterator()
 
-    def _get_iterator(self) -> Any:
+    def _get_iterator(self) -> _BaseDataLoaderIter:
         if self.timeout and self.num_workers == 0:
             raise AssertionError(f"timeout={self.timeout!r} without workers: set num_workers > 0")
-        return self._begin_epoch()
+        iterator: Any = self._begin_epoch()
+        return iterator  # type: ignore[no-any-return]
 
     @property
     def _has_streams(self) -> bool:
