@@ -2,4 +2,9 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("torch") else ["dataloader/torch.py", "dataloader/_torch"]
+NEEDS = {
+    "torch": ["dataloader/torch.py", "dataloader/_torch"],
+    "accelerate": ["dataloader/accelerate.py"],
+    "transformers": ["dataloader/transformers.py"],
+}
+collect_ignore = [path for library, paths in NEEDS.items() if not find_spec(library) for path in paths]

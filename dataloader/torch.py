@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 
 from dataloader import arguments
 from dataloader._torch.iterators import Head, TorchInProcessIterator, TorchWorkerIterator
+from dataloader._torch.supervising import SeenByAccelerate, supervise_as
 from dataloader._torch.worker import TorchServer
 from dataloader.datasets import IterableDataset
 from dataloader.live_state import LiveState
@@ -28,7 +29,7 @@ from dataloader.state import Resume
 from dataloader.supervised import SupervisedLoader
 from supervisor.policy import RestartPolicy
 
-__all__ = ["DataLoader", "default_collate", "default_convert", "get_worker_info"]
+__all__ = ["DataLoader", "default_collate", "default_convert", "get_worker_info", "supervise"]
 
 torch.utils.data.IterableDataset.register(IterableDataset)  # ours is one to torch's loader as well
 
@@ -37,7 +38,7 @@ TOO_MANY = "excessive worker creation might get DataLoader running slow"  # torc
 T_co = TypeVar("T_co", covariant=True, default=Any)
 
 
-class DataLoader(SupervisedLoader, torch.utils.data.DataLoader[T_co]):  # type: ignore[misc]
+class DataLoader(torch.utils.data.DataLoader[T_co], SupervisedLoader, SeenByAccelerate):  # type: ignore[misc]
     """Loads a dataset in batches of tensors, in this process or in supervised worker processes.
 
     For the same seed the samples come in torch's order. What a batch holds does not depend on how many
@@ -268,6 +269,31 @@ class DataLoader(SupervisedLoader, torch.utils.data.DataLoader[T_co]):  # type: 
     @_iterator.deleter
     def _iterator(self) -> None:
         self.close()
+
+
+Loader = TypeVar("Loader")
+
+
+def supervise(loader: Loader, like: Any = None, **extras: Any) -> Loader:
+    """Let the workers of a loader that exists be supervised, and return it: it becomes one of ours, in place.
+
+    Parameters:
+        loader: of torch's class; one that Accelerate has prepared; or one of ours, which is changed.
+        like: a loader of ours from which ``seed``, ``restart``, ``on_error``, ``worker_memory_limit`` and
+            ``progress`` are taken, unless given in ``extras``: the one that was prepared, say.
+        extras: these, or ``multiprocessing_context``, ``timeout``, ``prefetch_factor``, ``in_order``,
+            ``worker_init_fn``. Torch's loader has "fork" by default, and ours has "forkserver".
+
+    Raises:
+        TypeError: it is no loader of torch's, or one of a class that iterates in a way of its own; or an
+            argument that cannot be changed.
+        ValueError, TypeError: as ``DataLoader`` does.
+
+    >>> loader = supervise(torch.utils.data.DataLoader([1, 2, 3], batch_size=2), on_error="skip")
+    >>> isinstance(loader, DataLoader), [batch.tolist() for batch in loader]
+    (True, [[1, 2], [3]])
+    """
+    return supervise_as(DataLoader, loader, like, extras)
 
 
 class _LiveState(LiveState):
