@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from dataloader.datasets.kinds import is_iterable
 from dataloader.generators import global_generators, set_state
 from dataloader.random_state import kept_random_state
-from dataloader.ranks import current_rank
+from dataloader.ranks import rank_here
 from dataloader.sampler_chain import SamplerChain
 from dataloader.source import SamplerState, Source, fast_forward, load_iterator
 from dataloader.state import NUM_YIELDED, Beginning, Bookmark, Facts, Mark, Position, Resume
@@ -87,7 +87,7 @@ class Opener:
         has_own = has_state(self.dataset) and not is_iterable(self.dataset)
         dataset = copy.deepcopy(self.dataset.state_dict()) if has_own else None
         generators, told = self.chain.generators(), self.chain.epochs(epoch)
-        return Beginning(epoch, seed, current_rank().rank, generators, told, dataset, begun=False)
+        return Beginning(epoch, seed, rank_here(), generators, told, dataset, begun=False)
 
     def _beginning_now(self, epoch: int) -> Beginning:
         is_drawn_again = not has_state(self.sampler)
@@ -115,9 +115,11 @@ class Opener:
         return self._opened(beginning, start, source, Position())
 
     def _open_after(self, epoch: int, resume: Resume) -> Opened:
+        if resume.is_cut_short:
+            self._draw_again(resume)
         beginning, mark = self._beginning_now(epoch), _mark_between(resume.position)
         with nullcontext() if resume.draws_seed else kept_random_state():
-            start = self._started(epoch, resume)
+            start = self._started(epoch, resume, {}, draws=resume.draws_seed)
         source = self.streams(None) if self.streams else self._source(start, mark, Position())
         return self._opened(beginning, start, source, Position())
 
@@ -125,22 +127,34 @@ class Opener:
         beginning, position = resume.beginning, resume.position
         self._warn_of_other_epochs(beginning)
         with kept_random_state():
-            _set_global_generators(beginning.global_generators)
-            start = self._started(beginning.epoch, resume)
+            start = self._started(beginning.epoch, resume, beginning.global_generators, draws=beginning.draws)
             if self.streams:
                 return self._opened(beginning, start, self.streams(resume.state["streams"]), position)
             source = self._source(start, position.mark, position)
             source.peek()  # samplers may draw nothing before they are asked for the first
         return self._opened(beginning, start, source, position)
 
-    def _started(self, epoch: int, resume: Resume) -> Start:
-        """Return what the epoch begins with, nothing having been drawn that was, or would be, drawn then."""
+    def _draw_again(self, resume: Resume) -> None:
+        """Have generators and samplers where they are after the batches that were received."""
+        beginning = resume.beginning
+        if has_state(self.sampler) or not (beginning.generators or beginning.sampler_epochs):
+            return
+        with kept_random_state():
+            start = self._started(beginning.epoch, resume, beginning.global_generators, draws=beginning.draws)
+            fast_forward(start.batches, resume.position.next + 1)  # beyond the last: it learns that it is
+
+    def _started(self, epoch: int, resume: Resume, texts: Mapping[str, str], *, draws: bool) -> Start:
+        """Return what the epoch begins with.
+
+        ``texts``: where global generators were then; ``draws``: the seed was drawn from generators.
+        """
+        _set_global_generators(texts)
         beginning, start = resume.beginning, self.start(epoch)
-        if start.draws and not resume.draws_seed:
-            self.chain.set_generators(beginning.generators)
-            _set_global_generators(beginning.global_generators)
+        if start.draws and not draws:
+            self.chain.set_generators(resume.generators)
+            _set_global_generators(texts)
             start = start._replace(batches=self.draw(start.seed, epoch))
-        if beginning.seed is not None and (resume.is_middle or not resume.draws_seed):
+        if beginning.seed is not None and (resume.is_middle or not draws):
             start = start._replace(seed=beginning.seed)
         return start
 
@@ -156,7 +170,7 @@ class Opener:
     # ---- resuming --------------------------------------------------------------------------------
 
     def _restore(self, resume: Resume) -> None:
-        self.chain.set_generators(resume.beginning.generators)
+        self.chain.set_generators(resume.generators)
         if resume.beginning.dataset is not None:
             require_state("dataset", self.dataset)
             self.dataset.load_state_dict(copy.deepcopy(resume.beginning.dataset))
@@ -170,10 +184,12 @@ class Opener:
     def _source(self, start: Start, mark: Mark | None, position: Position) -> Source:
         """Return the source whose next batch is ``position.next``; the sampler has been put to ``mark``."""
         batches, wanted = start.batches, position.next
-        if mark is not None:
+        if mark is not None and mark.ended and wanted:
+            batches, wanted = iter(()), wanted - mark.batches
+        elif mark is not None:
             if mark.sampler is not None or not mark.ended:
                 load_iterator(batches, mark)
-            wanted = 0 if mark.ended else wanted - mark.batches
+            wanted -= 0 if mark.ended else mark.batches
         if wanted < 0:
             raise ValueError(
                 f"{NUM_YIELDED}={position.received} in state_dict, but the sampler's own state in it is that "

@@ -213,9 +213,6 @@ class Bookmark:
         """Return all of it, as plain values that are the caller's; ``next_epoch``: number of the next."""
         beginning, position = self.beginning, self.position
         next_epoch = beginning.epoch + 1 if next_epoch is None else next_epoch
-        generators, told = beginning.generators, beginning.sampler_epochs
-        if position.finished and self._order is not None:
-            generators, told = self._order.generators(), self._order.epochs(next_epoch)
         mark, dataset = position.mark, position.dataset
         return {
             NUM_YIELDED: position.received,
@@ -233,15 +230,23 @@ class Bookmark:
             "left_out": position.left_out,
             "lately_left_out": list(position.lately),
             "samples": position.items,
-            "generators": dict(generators),
-            "global_generators": {} if position.finished else dict(beginning.global_generators),
-            "sampler_epochs": dict(told),
+            "generators": dict(beginning.generators),
+            "global_generators": dict(beginning.global_generators),
+            "sampler_epochs": dict(beginning.sampler_epochs),
+            "after": self._after(next_epoch) if position.finished else None,
             "sampler": None if mark is None else copy.deepcopy(mark._asdict()),
             "dataset": copy.deepcopy(beginning.dataset if dataset is None else dataset),
             "dataset_batches": 0 if dataset is None else position.next,
             "streams": None if self._streams is None else self._streams.state(),
             "loader": dict(self._facts),
         }
+
+    def _after(self, next_epoch: int) -> dict[str, Any]:
+        """Return where that is which decides the next epoch's order."""
+        if self._order is None:
+            return {"generators": {}, "sampler_epochs": {}}
+        epochs = self._order.epochs(next_epoch)
+        return {"generators": dict(self._order.generators()), "sampler_epochs": dict(epochs)}
 
 
 # ---- back ----------------------------------------------------------------------------------------
@@ -255,12 +260,15 @@ class Resume:
         beginning: of its epoch.
         position: in it.
         next_epoch: number of the epoch after it.
+        generators, sampler_epochs: as in ``beginning``: of the time that it is gone on from.
         state: it, as it was given.
     """
 
     beginning: Beginning
     position: Position
     next_epoch: int
+    generators: Mapping[str, str]
+    sampler_epochs: Mapping[str, int]
     state: Mapping[str, Any]
 
     @property
@@ -272,6 +280,11 @@ class Resume:
     def is_middle(self) -> bool:
         """Whether it goes on with an epoch, rather than begin one."""
         return not self.position.finished and (self.beginning.begun or self.position.next > 0)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the epoch is said to be over, and its iterator had not said so."""
+        return self.position.finished and self.beginning.begun and self.state["after"] is None
 
     @property
     def draws_seed(self) -> bool:
@@ -314,6 +327,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "generators": (Mapping,),
     "global_generators": (Mapping,),
     "sampler_epochs": (Mapping,),
+    "after": (Mapping, type(None)),
     "sampler": (Mapping, type(None)),
     "dataset_batches": (int,),
     "streams": (Mapping, type(None)),
@@ -346,7 +360,11 @@ def checked_state(state: Any, facts: Facts) -> Resume:
         state["draws_seed"],
         state["next_draws_seed"],
     )
-    return Resume(beginning, _position(state), state["next_epoch"], state)
+    position = _position(state)
+    order = state["after"] if position.finished and state["after"] is not None else state
+    return Resume(
+        beginning, position, state["next_epoch"], order["generators"], order["sampler_epochs"], state
+    )
 
 
 def _check_origin(state: Mapping[str, Any]) -> None:
@@ -375,9 +393,9 @@ def _check_values(state: Mapping[str, Any]) -> None:
             raise ValueError(f"state_dict[{key!r}]={state[key]!r}: {_ADVICE}")
     if state["next_batch"] + len(state["ahead"]) < state["left_out"]:
         raise ValueError(f"state_dict['left_out']={state['left_out']!r}: {_ADVICE}")
-    mark = state["sampler"]
-    if mark is not None and set(mark) != set(Mark._fields):
-        raise ValueError(f"state_dict['sampler'] has {sorted(mark)}: {_ADVICE}")
+    for key, fields in (("sampler", Mark._fields), ("after", ("generators", "sampler_epochs"))):
+        if state[key] is not None and set(state[key]) != set(fields):
+            raise ValueError(f"state_dict[{key!r}] has {sorted(state[key])}: {_ADVICE}")
 
 
 def _check_facts(then: Facts, now: Facts) -> None:

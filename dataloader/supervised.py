@@ -28,7 +28,7 @@ from dataloader.iterators import InProcessIterator, WorkerIterator
 from dataloader.live_state import LiveState
 from dataloader.opening import Opened, Opener, Start
 from dataloader.pieces import derived_seed
-from dataloader.ranks import current_rank
+from dataloader.ranks import rank_here
 from dataloader.recipe import Collate, Recipe, WorkerInit
 from dataloader.review import Review
 from dataloader.sample_errors import OnError, SampleError
@@ -271,7 +271,7 @@ class SupervisedLoader:
             )
         with live.lock:
             resume = self._with_seed_of(resume)
-            opener.chain.set_epochs(resume.beginning.sampler_epochs)
+            opener.chain.set_epochs(resume.sampler_epochs)
             live.load(resume)
 
     def _with_seed_of(self, resume: Resume) -> Resume:
@@ -282,7 +282,7 @@ class SupervisedLoader:
         if self._given["seed"] is None:
             self.__dict__["seed"] = seed
             return resume
-        if resume.beginning.rank == current_rank().rank:
+        if resume.beginning.rank == rank_here():
             raise ValueError(
                 f"state_dict is of a loader with seed={seed}, and this one has seed={self.seed}: give "
                 f"seed={seed}, or none, or begin anew without the state"
@@ -308,7 +308,7 @@ class SupervisedLoader:
         streams = Streams(
             workers=self.num_workers,
             size=self.batch_size or 1,
-            rank=current_rank().rank,
+            rank=rank_here(),
             name=type(self.dataset).__name__,
             length=self._stated_length,
             warned=self._live.warned,

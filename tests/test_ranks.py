@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dataloader.ranks import Rank, current_rank
+from dataloader.ranks import Rank, current_rank, rank_here
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +25,7 @@ def test_the_environment_says_which_rank_this_is(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert current_rank() == Rank(2, 4)
+    assert rank_here() == 2
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [("2", "2"), ("-1", "4"), ("two", "4"), ("0", "0")])
@@ -35,6 +36,7 @@ def test_an_environment_that_makes_no_sense_is_refused(
     monkeypatch.setenv("WORLD_SIZE", world_size)
     with pytest.raises(ValueError, match=f"RANK='{rank}' and WORLD_SIZE='{world_size}' in the environment"):
         current_rank()
+    assert rank_here() == 0
 
 
 @pytest.mark.parametrize(("in_use", "rank"), [(True, Rank(3, 5)), (False, Rank(1, 2))])

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -74,6 +74,7 @@ def through_json(state: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
+@settings(max_examples=50)
 @given(
     setting=st.sampled_from(sorted(SETTINGS)),
     batch_size=st.sampled_from([None, 1, 3, 20]),
@@ -133,6 +134,23 @@ def test_a_state_from_between_epochs_begins_the_next(setting: str, epochs: int) 
     torch.set_rng_state(before)
     other.load_state_dict(state)
     assert (bits(other), bits(other)) == following
+
+
+@pytest.mark.parametrize("setting", sorted(name for name in SETTINGS if "global" not in name))
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_an_epoch_can_be_said_to_be_over_or_not(setting: str, epochs: int) -> None:
+    loader, other = (new(DATASET, 4, **SETTINGS[setting](), seed=1) for _ in range(2))
+    for _ in range(epochs):
+        list(loader)
+    iterator = iter(loader)
+    list(islice(iterator, len(loader) - 1))
+    last, rest = loader.state_dict(), bits(iterator)
+    ended, following = loader.state_dict(), bits(loader)
+    other.load_state_dict({**last, "_num_yielded": len(loader), "_iterator_finished": True})
+    assert bits(other) == following
+    other.load_state_dict({**ended, "_num_yielded": len(loader) - 1, "_iterator_finished": False})
+    assert bits(other) == rest
+    assert bits(other) == following
 
 
 @pytest.mark.parametrize("setting", ["shuffle, global generator", "shuffle, generator"])
