@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -15,13 +16,13 @@ from dataloader import DataLoader, IterableDataset, RestartPolicy, get_worker_in
 from dataloader.iterators import InProcessIterator, WorkerIterator
 from dataloader.review import Review
 from dataloader.sample_errors import OnError
-from dataloader.stream_ledger import OwnStream, Streams, StreamSource
+from dataloader.stream_ledger import OwnStream, StreamEpoch, Streams, StreamSource
 from dataloader.streams import StreamRecipe
 from supervisor.channel import MessageLost
 from supervisor.report import WorkerDiedError
 from supervisor.verdict import ExitReason
 from tests.streams import Lengths, Numbers, OwnIterator, StatefulNumbers, Unshared
-from tests.toy_pool import ToyPool, unwatched
+from tests.toy_pool import Interrupt, Interrupter, ToyPool, interrupt, unwatched
 
 ALL_KINDS = [Numbers, StatefulNumbers, OwnIterator]
 
@@ -79,6 +80,13 @@ def turns(lengths: tuple[int, ...], size: int, *, drop_last: bool = False) -> li
         shards.append([batch for batch in batches if len(batch) == size or not drop_last])
     rounds = max(map(len, shards))
     return [shard[turn] for turn in range(rounds) for shard in shards if turn < len(shard)]
+
+
+@pytest.fixture
+def handler() -> Iterator[None]:
+    previous = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    signal.signal(signal.SIGUSR1, previous)
 
 
 # ---- order and ends ------------------------------------------------------------------------------
@@ -243,6 +251,58 @@ def test_a_position_at_which_workers_die_is_poison_and_ends_its_stream() -> None
     (report,) = pool.reports
     assert (report.batch, report.sample) == (4, 0)
     assert pool.hired[2].made == []  # nobody tries what is behind it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dataset", "workers", "deaths", "in_order", "first"),
+    [
+        (Numbers(10), 2, {2: 1}, True, 1),
+        (StatefulNumbers(9), 2, {1: 0, 2: 0}, True, 7),
+        (Lengths((6, 1, 3)), 3, {2: 1}, False, 13),
+        (Numbers(5), 0, {}, True, 3),
+        (StatefulNumbers(5), 0, {}, True, 5),
+        (OwnIterator(5), 0, {}, True, 11),
+    ],
+    ids=["numbers", "stateful", "uneven, out of order", "own numbers", "own stateful", "own iterator"],
+)
+def test_an_interrupt_at_some_place_loses_nothing(
+    handler: None, dataset: Any, workers: int, deaths: dict[int, int], in_order: bool, first: int
+) -> None:
+    def run(at: int | None) -> tuple[list[Any], str]:
+        interrupter = Interrupter(at)
+        iterator: Any
+        if workers:
+            iterator = with_toys(recipe_of(dataset), workers, deaths=deaths, in_order=in_order)
+            iterator._pool.interrupter = interrupter
+        else:
+            iterator = in_process(recipe_of(dataset))
+        taken = []
+        while True:
+            try:
+                with interrupter.watching():
+                    batch = next(iterator)
+            except Interrupt:
+                continue
+            except StopIteration:
+                break
+            taken.append(batch)
+        assert iterator._watch.tally.delivered.batches == len(taken), interrupter.place
+        epoch = iterator._epoch
+        assert isinstance(epoch, StreamEpoch)
+        progress = epoch.progress()
+        assert sum(checkpoint.samples for checkpoint in progress.checkpoints) == sum(map(len, taken))
+        assert all(progress.ended), interrupter.place
+        return (taken if in_order else sorted(taken)), interrupter.place
+
+    expected, _ = run(None)
+    at = first
+    while True:
+        taken, place = run(at)
+        if not place:
+            return
+        assert taken == expected, place
+        at += 83 if workers else 5
 
 
 # ---- errors --------------------------------------------------------------------------------------

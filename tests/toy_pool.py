@@ -26,6 +26,8 @@ from dataloader import (
     slots,
     stats,
     stream_ledger,
+    stream_state,
+    streams,
     suspects,
     wire,
     worker_info,
@@ -183,6 +185,8 @@ TRACED = {
         slots,
         stats,
         stream_ledger,
+        stream_state,
+        streams,
         suspects,
         wire,
     )

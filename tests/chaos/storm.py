@@ -4,7 +4,7 @@
 whose samples sleep about 2 ms a batch, 110 kills of living workers an epoch at seeded random times, with fork
 and with forkserver, with workers that are kept from epoch to epoch and with workers that are not. Then those
 of mixed storms: SIGKILL, SIGSEGV and SIGTERM from outside and os._exit from inside, with 1 to 8 workers, in
-order and not.
+order and not. Then those over iterable datasets, with a state and without.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dataloader import DataLoader, ExitReport, RestartPolicy
+from dataloader import DataLoader, ExitReport, IterableDataset, RestartPolicy, get_worker_info
 from tests.processes import belongings, living_descendants, wait_until
 
 SIGKILL, SIGSEGV, SIGTERM = signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM
@@ -37,6 +38,7 @@ MIXED = (SIGKILL, SIGSEGV, SIGTERM)
 EXIT_CODE = 7
 BATCH_SIZE = 2
 SLEEP_S = 0.002 / BATCH_SIZE
+STREAM_SLEEP_S = SLEEP_S / 4  # what was drawn is drawn again after each death
 LONGEST_DELAY_S = 0.003
 NUMBERS = 4200  # in a sample: with these a batch is just too large to travel inline
 # Deaths are not counted against anybody here, and a replacement waits for nothing.
@@ -55,6 +57,7 @@ class Weather:
         signals: by one of which, each.
         exits: how many samples of each epoch end the first who loads them, by ``os._exit``.
         num_workers, in_order: see DataLoader.
+        kind: of dataset.
     """
 
     start_method: str
@@ -66,6 +69,7 @@ class Weather:
     exits: int = 0
     num_workers: int = 4
     in_order: bool = True
+    kind: Literal["map-style", "iterable", "iterable with a state"] = "map-style"
 
     @property
     def calm(self) -> Weather:
@@ -88,6 +92,41 @@ class SleepyNoise:
             os._exit(EXIT_CODE)
         time.sleep(SLEEP_S)
         return index, random.random(), np.full(NUMBERS, np.random.rand())
+
+
+class NoisyStream(IterableDataset[Any]):
+    """The same samples as a stream, which draws a little between them too."""
+
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.samples_from(0)
+
+    def samples_from(self, position: int) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        for index in range(info.id, self.batches * BATCH_SIZE, info.num_workers)[position:]:
+            time.sleep(STREAM_SLEEP_S)
+            yield index, random.random(), np.full(NUMBERS, np.random.rand())
+
+
+class StatefulNoisyStream(NoisyStream):
+    """The same, and knows where it is."""
+
+    position = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for sample in self.samples_from(self.position):
+            self.position += 1
+            yield sample
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
 
 
 class Mines:
@@ -236,10 +275,15 @@ def run(weather: Weather) -> Outcome:
 
 def _load(weather: Weather, folder: str, outcome: Outcome) -> None:
     mines = Mines(folder, weather.batches * BATCH_SIZE, weather.epochs, weather.exits)
+    datasets = {
+        "map-style": SleepyNoise(weather.batches, mines),
+        "iterable": NoisyStream(weather.batches),
+        "iterable with a state": StatefulNoisyStream(weather.batches),
+    }
     loader = DataLoader(
-        SleepyNoise(weather.batches, mines),
+        datasets[weather.kind],
         batch_size=BATCH_SIZE,
-        shuffle=True,
+        shuffle=weather.kind == "map-style",
         num_workers=weather.num_workers,
         in_order=weather.in_order,
         persistent_workers=weather.persistent,
@@ -308,6 +352,13 @@ MIXED_STORMS = tuple(
 )
 
 
+STREAM_STORMS = tuple(
+    Weather(start_method, persistent, kills=110, kind=kind)
+    for kind in ("iterable", "iterable with a state")
+    for start_method, persistent in (("fork", True), ("forkserver", False))
+)
+
+
 def figures(rough: Weather) -> Iterator[str]:
     """Run a storm; give its figures, a line each."""
     calm, storm = calm_and_storm(rough)
@@ -315,7 +366,8 @@ def figures(rough: Weather) -> Iterator[str]:
     order = "in order" if rough.in_order else "in any order"
     signals = Counter(signal.Signals(number).name for killed in storm.killed for number in killed.values())
     causes = ", ".join(f"{count} {name}" for name, count in sorted(signals.items()))
-    yield f"{rough.start_method}, {rough.num_workers} {kind}, {order}: {causes}, {storm.exits} os._exit"
+    what = f"{rough.kind}, {rough.start_method}, {rough.num_workers} {kind}, {order}"
+    yield f"{what}: {causes}, {storm.exits} os._exit"
     yield f"  digest {'equal' if storm.digest == calm.digest else 'DIFFERENT'}"
     ratio = storm.duration_s / calm.duration_s
     yield f"  {storm.duration_s:.2f} s; undisturbed {calm.duration_s:.2f} s; ratio {ratio:.2f}"
@@ -329,7 +381,8 @@ def main() -> None:
     """Print the figures."""
     logging.getLogger("supervisor").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", "num_workers=")  # they are many on purpose
-    for weather in (*FULL, *MIXED_STORMS):
+    logging.getLogger("dataloader").setLevel(logging.ERROR)
+    for weather in (*FULL, *MIXED_STORMS, *STREAM_STORMS):
         for line in figures(weather):
             print(line, flush=True)
 

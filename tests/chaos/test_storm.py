@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,13 @@ def assert_every_end_is_reported_once(outcome: Outcome) -> None:
 def test_a_storm_changes_no_byte_and_leaves_nothing(start_method: str, persistent: bool) -> None:
     calm, rough = storm.calm_and_storm(Weather(start_method, persistent, epochs=2, batches=120, kills=10))
     assert all(len(killed) >= 9 for killed in rough.killed)  # the last may find nobody left to kill
+    assert_survived(calm, rough)
+
+
+@pytest.mark.parametrize("kind", ["iterable", "iterable with a state"])
+def test_a_storm_over_streams_changes_no_byte_and_leaves_nothing(kind: Any) -> None:
+    calm, rough = storm.calm_and_storm(Weather("fork", True, epochs=2, batches=100, kills=9, kind=kind))
+    assert all(len(killed) >= 8 for killed in rough.killed)
     assert_survived(calm, rough)
 
 
