@@ -16,7 +16,7 @@ import mmap
 import os
 import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -32,6 +32,9 @@ from supervisor.sharing import Brought, arrived
 
 ALIGNMENT_BYTES = 64
 OUT_OF_BAND_BYTES = 1 << 16
+REDUCERS: dict[type, Callable[[Any], Any]] = {}
+"""How objects of other libraries are taken apart, by type: who knows such a library puts it here."""
+
 MARSHAL_VERSION = 2  # later ones give other bytes for equal code, depending on who else refers to its parts
 
 
@@ -155,13 +158,18 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.modules.add(obj.__module__ or "builtins")
         elif isinstance(obj, ModuleType):
             self.modules.add(obj.__name__)
-        for reduced in (sharing.reduced(obj), mapped_files.reduced(obj)):
+        for reduced in (sharing.reduced(obj), mapped_files.reduced(obj), _reduced(obj)):
             if reduced is not NotImplemented:
                 return reduced
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and reduced is not NotImplemented:
             self.by_value[number_of(obj)] = obj
         return reduced
+
+
+def _reduced(obj: Any) -> Any:
+    reducer = REDUCERS.get(type(obj))
+    return NotImplemented if reducer is None else reducer(obj)
 
 
 def _dump(value: Any, brought: Brought) -> tuple[memoryview, _Pickler]:

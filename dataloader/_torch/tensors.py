@@ -8,6 +8,8 @@ gaps in it, a copy without gaps. So what arrives owns just its elements, however
 was a view of. Tensors of one batch that share elements are sent as views of one storage, and still share it
 when they arrive. That costs a second pass over the batch, and only then.
 
+A dataset's tensors go the other way, to the workers, likewise.
+
 Everything here is about dense tensors in main memory. The others (sparse, quantised, nested, on a device) are
 pickled as torch does it, and the dense parts and storages that they are made of come here.
 
@@ -31,6 +33,7 @@ from torch._utils import _rebuild_tensor_v2
 
 from dataloader.arena import SMALL_BYTES
 from supervisor.originals import HomewardPickler
+from supervisor.payload import REDUCERS
 
 _DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 _NUMBERS = {dtype: number for number, dtype in enumerate(_DTYPES)}  # shorter to send than a name
@@ -195,7 +198,7 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
         shared = self._shared_at(extent)
         if shared is not None and shared.extent == extent:
             return _itself, (shared,)
-        owner = torch.empty(0, dtype=torch.uint8).set_(storage)
+        owner = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
         self._found.append((extent, owner))
         return storage_of, (_buffer(extent, [owner]),)
 
@@ -261,6 +264,14 @@ def _buffer(extent: Extent, owners: list[torch.Tensor]) -> bytearray | pickle.Pi
     return pickle.PickleBuffer(memory)
 
 
+def reduce_for_workers(tensor: torch.Tensor) -> Any:
+    """Take a tensor of a dataset apart: every worker maps its memory, copy-on-write."""
+    return _Reducers([])._reduce_dense(tensor) if _is_dense(tensor) else NotImplemented
+
+
+REDUCERS[torch.Tensor] = reduce_for_workers
+
+
 # ---- sharing -------------------------------------------------------------------------------------
 
 
@@ -304,7 +315,9 @@ def _share_elements(tensors: list[torch.Tensor]) -> bool:
     if not all(map(_has_gaps, tensors)):
         return True
     start = min(_extent(tensor).start for tensor in tensors)
-    marks = torch.zeros(max(_extent(tensor).stop for tensor in tensors) - start, dtype=torch.int8)
+    marks = torch.zeros(
+        max(_extent(tensor).stop for tensor in tensors) - start, dtype=torch.int8, device="cpu"
+    )
     for tensor in tensors:
         bytes_each = tensor.element_size()
         size = [1 if not stride else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
@@ -328,7 +341,7 @@ def rebuild(
 ) -> torch.Tensor:
     """Return the tensor whose memory is ``buffer``, and not a copy of it; ``dtype``: its number."""
     if not len(buffer):
-        tensor = torch.empty_strided(size, stride or (), dtype=_DTYPES[dtype])
+        tensor = torch.empty_strided(size, stride or (), dtype=_DTYPES[dtype], device="cpu")
     else:
         tensor = torch.frombuffer(buffer, dtype=_DTYPES[dtype])
         if stride is not None:
@@ -347,7 +360,7 @@ def rebuild_view(
     flags: int,
 ) -> torch.Tensor:
     """Return a tensor that is a view of ``storage``, which others are views of too."""
-    tensor = torch.empty(0, dtype=_DTYPES[dtype])
+    tensor = torch.empty(0, dtype=_DTYPES[dtype], device="cpu")
     return _flagged(tensor.set_(storage, offset_bytes // tensor.element_size(), size, stride), flags)
 
 

@@ -14,12 +14,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils import data
+
 from dataloader import arena, wire
 from dataloader._torch.tensors import SharingError, dumps
 from dataloader._torch.worker import TorchServer, collate_into_slots
 from dataloader.arena import Arena
 from dataloader.slots import SlotPool
-from supervisor.payload import PayloadError
+from supervisor.payload import Payload, PayloadError
 
 KB = 1024
 LARGE = 40_000  # elements; above what travels inline
@@ -108,7 +110,7 @@ def test_flags_are_kept() -> None:
 
 
 def test_what_has_a_graph_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"send tensor\.detach\(\)"):
+    with pytest.raises(PayloadError, match=r"batch\[0\].*send tensor\.detach\(\)"):
         sent([torch.ones(3, requires_grad=True) * 2])
 
 
@@ -258,6 +260,28 @@ def test_no_cache_of_torch_holds_a_slot(monkeypatch: pytest.MonkeyPatch) -> None
     assert not slot.has_view
     assert tensor.is_shared()
     assert tensor.sum() == LARGE
+
+
+def test_what_arrives_is_in_main_memory_whatever_the_default_device() -> None:
+    batch = [torch.ones(3), torch.ones(LARGE), torch.ones(2, 0), torch.zeros(LARGE, 4)]
+    batch.append(batch[3][:, :2])
+    with torch.device("meta"):
+        assert [tensor.device.type for tensor in sent(batch)] == ["cpu"] * 5
+
+
+def test_a_datasets_tensors_are_mapped_by_workers() -> None:
+    large = torch.arange(LARGE * 10)
+    dataset = data.TensorDataset(large[: LARGE * 5], torch.arange(LARGE * 5))
+    payload = Payload.pack({"dataset": dataset, "small": torch.ones(3, requires_grad=True)})
+    assert len(payload.spans) == 3
+    assert payload.spans[0][1] < 4 * KB
+    one, other = payload.load(), payload.load()
+    one["dataset"].tensors[0][0] = 7
+    assert (one["small"].requires_grad, large[0], other["dataset"].tensors[0][0]) == (True, 0, 0)
+    assert torch.equal(other["dataset"].tensors[1], dataset.tensors[1])
+    assert other["dataset"].tensors[0].untyped_storage().nbytes() == LARGE * 5 * 8
+    assert "dataloader._torch.tensors" in payload.modules
+    payload.close()
 
 
 # ---- written in place ----------------------------------------------------------------------------
