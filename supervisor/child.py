@@ -53,7 +53,15 @@ class WorkerContext:
 
 Setup = Callable[[WorkerContext], None]
 Serve = Callable[[Channel, WorkerContext], None]
-Job = tuple[Setup | None, Serve]
+WarmUp = Callable[[], None]
+
+
+class Job(NamedTuple):
+    """What a worker is to do: see ``WorkerPool.start``."""
+
+    serve: Serve
+    setup: Setup | None = None
+    warm_up: WarmUp | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,7 @@ def _live_and_exit(birth: Birth, arrive: Callable[[], None], loader: Loader) -> 
     try:
         arrive()
         _settle_in(birth)
-        job = loader.load() if birth.is_spare and loader.is_cheap else None
+        job = _loaded_early(loader) if birth.is_spare and loader.is_cheap else None
         pipe = Channel.from_descriptor(birth.handles.pipe)
         call = _await_call(pipe)
         if call is not None:
@@ -161,6 +169,14 @@ def _live_and_exit(birth: Birth, arrive: Callable[[], None], loader: Loader) -> 
         os.pwrite(birth.handles.words, exceptions.pack(error, f"in {me} (pid {os.getpid()})"), 0)
     finally:
         launch.exit_with(code)
+
+
+def _loaded_early(loader: Loader) -> Job:
+    """Return the job, with what it needs in memory and in cache as far as that can be had now."""
+    job = loader.load()
+    if job.warm_up is not None:
+        job.warm_up()
+    return job
 
 
 def _await_call(pipe: Channel) -> Call | None:
@@ -183,12 +199,12 @@ def _serve_until_end(birth: Birth, call: Call, pipe: Channel, load: Callable[[],
 
 
 def _work(pipe: Channel, context: WorkerContext, load: Callable[[], Job], ready_fd: int) -> None:
-    setup, serve = load()
-    if setup is not None:
-        setup(context)
+    job = load()
+    if job.setup is not None:
+        job.setup(context)
     context.page.ready()
     os.eventfd_write(ready_fd, 1)
-    serve(pipe, context)
+    job.serve(pipe, context)
 
 
 def _settle_in(birth: Birth) -> None:
