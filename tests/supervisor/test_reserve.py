@@ -13,8 +13,17 @@ from supervisor import loop, reserve
 from supervisor.child import WorkerContext
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
-from tests.processes import is_gone, kill_and_await_death, living_descendants, wait_until
-from tests.supervisor.toys import EAGER, end_worker, pids, serve, supervisor_pid
+from tests.processes import is_gone, kill_and_await_death, wait_until
+from tests.supervisor.toys import (
+    EAGER,
+    await_replacement,
+    await_spare,
+    end_worker,
+    pids,
+    serve,
+    spares,
+    supervisor_pid,
+)
 
 FORKED = pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 
@@ -23,24 +32,6 @@ FORKED = pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def forked() -> Iterator[WorkerPool]:
     with WorkerPool(2, start_method="fork", policy=EAGER) as pool:
         yield pool
-
-
-def spares(pool: WorkerPool) -> set[int]:
-    """Return the pids of the supervisor's children that are nobody's worker."""
-    return {*living_descendants(supervisor_pid(pool))} - {*pids(pool)}
-
-
-def await_spare(pool: WorkerPool) -> int:
-    await_replacement(pool, 0)
-    assert wait_until(lambda: spares(pool), timeout_s=5.0)
-    (spare,) = spares(pool)
-    return spare
-
-
-def await_replacement(pool: WorkerPool, worker: int) -> int:
-    while not pool.workers.get(worker) or not pool.workers[worker].ready:
-        pool.wait(0.1)
-    return pool.workers[worker].pid
 
 
 @FORKED
