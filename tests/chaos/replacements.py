@@ -94,7 +94,7 @@ def _endless(loader: DataLoader) -> Iterator[Any]:
 
 
 def _replace(loader: DataLoader, batches: Iterator[Any], total: int, supervisor_pid: int) -> None:
-    """Kill whoever is ready, after each batch, until so many are replaced and all are ready, and one spare."""
+    """Kill whoever is ready, after each batch, until so many are replaced and all are there, and a spare."""
     while len(loader.reports) < total:
         for worker in _ready(loader):
             kill_if_alive(worker.pid)
