@@ -32,6 +32,7 @@ def test_the_installed_command_is_main() -> None:
     assert command.load() is cli.main
 
 
+@pytest.mark.slow
 def test_python_m_shows_the_same_help() -> None:
     outcome = run("-m", "dataloader", "--help")
     assert outcome.returncode == 0
@@ -39,6 +40,7 @@ def test_python_m_shows_the_same_help() -> None:
     assert "demo  Load the JPEGs in FOLDER" in outcome.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["click", "rich", "PIL"])
 def test_a_missing_extra_is_named_with_the_line_that_installs_it(module: str) -> None:
     outcome = run("-c", WITHOUT.format(module=module))

@@ -152,11 +152,13 @@ def batches(draw: st.DrawFn) -> list[Any]:
     return draw(st.lists(sample, min_size=1, max_size=6))
 
 
+@pytest.mark.slow
 @given(batches())
 def test_collating_is_plain_stacking(samples: list[Any]) -> None:
     assert fingerprint(default_collate(samples)) == fingerprint(stacked(samples))
 
 
+@pytest.mark.slow
 @given(batches(), st.integers(0, 4000))
 def test_collating_into_a_slot_is_plain_stacking(samples: list[Any], room_bytes: int) -> None:
     """Whether all of it, a part or nothing fits in. (Arrays as small as these would not go there.)"""

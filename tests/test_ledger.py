@@ -133,6 +133,7 @@ def test_settle_derives_all_from_what_is_stored(world: World) -> None:
     assert world.derived() == world.expected()
 
 
+@pytest.mark.slow
 @given(worlds())
 def test_settle_changes_nothing_that_is_stored(world: World) -> None:
     def stored() -> Any:

@@ -214,6 +214,7 @@ def test_an_iterator_outlives_its_loader() -> None:
 # ---- several iterators ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True], ids=["anew", "persistent"])
 @pytest.mark.parametrize("count", [2, 10])
 def test_several_iterators_of_one_loader_live_side_by_side(count: int, persistent: bool) -> None:
@@ -228,6 +229,7 @@ def test_several_iterators_of_one_loader_live_side_by_side(count: int, persisten
     assert belongings() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True], ids=["anew", "persistent"])
 def test_a_loop_left_early_again_and_again(persistent: bool) -> None:
     alone = DataLoader(LargeArrays(50), shuffle=True, seed=1)
@@ -317,6 +319,7 @@ def test_a_dead_workers_exit_code_0_is_a_death_in_an_epoch_as_any(tmp_path: Path
     assert (report.reason, report.exit_code, report.batch, report.sample) == (ExitReason.EXITED, 0, 5, 21)
 
 
+@pytest.mark.slow
 def test_after_a_start_up_error_a_mended_dataset_works() -> None:
     def fail() -> None:
         raise LookupError("no such file")

@@ -71,6 +71,7 @@ def test_a_list_of_all_batches_needs_no_descriptors(start_method: str, kind: str
     assert (finished.stdout, finished.stderr) == (f"{count} whole\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "prefetch"), [(1, 100), (5, 20)])
 def test_neither_do_more_batches_in_flight_than_there_are_descriptors(
     num_workers: int, prefetch: int

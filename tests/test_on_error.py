@@ -321,6 +321,7 @@ def test_single_samples_are_left_out(num_workers: int) -> None:
     assert indices(loader) == [2]
 
 
+@pytest.mark.slow
 def test_many_failures_of_any_size_travel() -> None:
     def fail_at_length() -> None:
         raise Broken("x" * 3_000)
@@ -359,6 +360,7 @@ def test_poison_is_skipped_and_its_mates_are_kept(start_method: str) -> None:
     assert "crash" in died.traceback  # the function's name is in the stack
 
 
+@pytest.mark.slow
 def test_a_hundred_poison_samples_are_survived_though_ten_deaths_are_allowed() -> None:
     dataset = Samples(dict.fromkeys(range(0, 400, 4), crash), length=400)
     batches, loader = loaded(

@@ -109,6 +109,7 @@ def test_indices_that_have_no_bytes_still_have_seeds() -> None:
     assert piece_seeds(0, 0, 5, 0, loop) != piece_seeds(0, 0, 6, 0, loop)
 
 
+@pytest.mark.slow
 def test_seeds_do_not_depend_on_the_hash_seed() -> None:
     program = "from dataloader.pieces import piece_seeds as p; print(p(1, 2, 3, 4, ['a', ('b', 5)]))"
     outputs = {

@@ -53,6 +53,7 @@ def test_a_thousand_interrupts_lose_nothing(kind: Kind, error: type[BaseExceptio
     interrupt_at_random(kind, "forkserver", error, take_by_next)
 
 
+@pytest.mark.slow
 @KINDS
 def test_a_thousand_interrupts_of_a_for_loop_lose_nothing(kind: Kind) -> None:
     interrupt_at_random(kind, "fork", Interrupt, take_by_for)

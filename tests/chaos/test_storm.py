@@ -42,6 +42,7 @@ def assert_every_end_is_reported_once(outcome: Outcome) -> None:
             assert report.reason is ExitReason.CLOSED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("start_method", "persistent"), LOADERS)
 def test_a_storm_changes_no_byte_and_leaves_nothing(start_method: str, persistent: bool) -> None:
     calm, rough = storm.calm_and_storm(Weather(start_method, persistent, epochs=2, batches=120, kills=10))

@@ -258,6 +258,7 @@ def test_causes_are_in_the_text() -> None:
     assert "KeyError: 'first'" in str(copy.__cause__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("letter", ["x", "\u6f22", "\U0001f600", "\udcff"], ids=ascii)
 def test_a_huge_message_is_shortened_and_fits(letter: str) -> None:
     try:
