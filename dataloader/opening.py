@@ -137,7 +137,7 @@ class Opener:
     def _draw_again(self, resume: Resume) -> None:
         """Have generators and samplers where they are after the batches that were received."""
         beginning = resume.beginning
-        if has_state(self.sampler) or not (beginning.generators or beginning.sampler_epochs):
+        if has_state(self.sampler):
             return
         with kept_random_state():
             start = self._started(beginning.epoch, resume, beginning.global_generators, draws=beginning.draws)
@@ -170,6 +170,10 @@ class Opener:
     # ---- resuming --------------------------------------------------------------------------------
 
     def _restore(self, resume: Resume) -> None:
+        if self.chain.lacks(resume.generators):
+            with kept_random_state():
+                fast_forward(self.draw(0, resume.epoch), 1)  # samplers may make theirs as they begin
+            self.chain.set_epochs(resume.sampler_epochs)
         self.chain.set_generators(resume.generators)
         if resume.beginning.dataset is not None:
             require_state("dataset", self.dataset)

@@ -40,30 +40,43 @@ class SamplerChain:
             self.samplers["sampler" if top is sampler else name] = top
             attribute, top = _inner(top)
             name = f"{name}.{attribute}"
-        held = {
-            f"{name}.{attribute}": found
-            for name, part in self.samplers.items()
-            for attribute, found in generators_of(part).items()
-        }
-        others = {name: found for name, found in held.items() if found is not generator}
-        self._generators = others if generator is None else {"generator": generator, **others}
+        self._generator = generator
 
     # ---- generators ------------------------------------------------------------------------------
 
+    def _generators(self) -> dict[str, Any]:
+        """Return the generators from which samplers draw, by the attribute that holds each."""
+        found = {} if self._generator is None else {"generator": self._generator}
+        for name, sampler in self.samplers.items():
+            for attribute, held in generators_of(sampler).items():
+                if held is not self._generator:
+                    found[f"{name}.{attribute}"] = held
+        return found
+
     def generators(self) -> dict[str, str]:
         """Return where the generators are from which samplers draw, by the attribute that holds each."""
-        texts = {name: state_text(generator) for name, generator in self._generators.items()}
+        texts = {name: state_text(generator) for name, generator in self._generators().items()}
         return {name: text for name, text in texts.items() if text is not None}
+
+    def lacks(self, texts: Mapping[str, str]) -> bool:
+        """Whether some of these generators are not there, or not yet."""
+        return not texts.keys() <= self._generators().keys()
 
     def set_generators(self, texts: Mapping[str, str]) -> None:
         """Put the generators where they were.
 
         Raises:
-            ValueError: it is no state of the generator.
+            ValueError: there is none, or it is no state of it.
         """
+        generators = self._generators()
         for name, text in texts.items():
+            if name not in generators:
+                raise ValueError(
+                    f"state_dict has the state of the generator {name}, which this loader has not: give the "
+                    "samplers that it was saved with"
+                )
             try:
-                set_state(self._generators[name], text)
+                set_state(generators[name], text)
             except ValueError as error:
                 raise ValueError(f"state_dict['generators'][{name!r}]: {error}") from error
 
@@ -100,9 +113,11 @@ class SamplerChain:
             if is_known:
                 settings = {key: getattr(sampler, key, None) for key in _SETTINGS}
                 facts |= {f"{name}.{key}": value for key, value in settings.items() if _is_plain(value)}
+                held = generators_of(sampler)
+                facts |= {f"{name}.{key}": type(generator).__name__ for key, generator in held.items()}
             elif _is_sequence(sampler):
                 facts[f"len({name})"] = len(sampler)
-        return {**facts, **{name: type(held).__name__ for name, held in self._generators.items()}}
+        return facts
 
 
 def _inner(sampler: Any) -> tuple[str, Any]:

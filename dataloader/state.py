@@ -128,17 +128,15 @@ class Position(NamedTuple):
         >>> Position().after(0, 4).after(2, 4).after(1, 4).next
         3
         """
-        start, ahead = self.next, self.ahead
+        start, ahead, received, left_out, lately, over, last, _, _ = self
         if number == start and not ahead:
-            start, mark = number + 1, mark or self.mark
+            start, last = number + 1, mark or last
         else:
-            start, ahead, mark = _advanced(start, {**ahead, number: mark}, self.mark)
-        if came:
-            left_out, lately = self.left_out, self.lately
-        else:
-            left_out, lately = self.left_out + 1, (*self.lately, number)[-MAX_LATELY:]
-        received = self.received + came
-        return Position(start, ahead, received, left_out, lately, self.items + items, mark, dataset)
+            start, ahead, last = _advanced(start, {**ahead, number: mark}, last)
+        if not came:
+            left_out, lately = left_out + 1, (*lately, number)[-MAX_LATELY:]
+        values = (start, ahead, received + came, left_out, lately, over + items, last, dataset, False)
+        return tuple.__new__(Position, values)  # for each batch: half as long as by name
 
     def with_received(self, count: int) -> Position:
         """Return the position at which the user had received ``count`` batches.

@@ -242,8 +242,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], SupervisedLoader, SeenByAcce
         >>> DataLoader(range(10), batch_size=4, drop_last=True).num_items
         8
         """
-        batches = self.batch_sampler
-        if isinstance(batches, torch.utils.data.BatchSampler):
+        batches = self._plain_batches
+        if batches is not None:
             samples = len(batches.sampler)  # type: ignore[arg-type]
             return samples - samples % batches.batch_size if batches.drop_last else samples
         return super().num_items

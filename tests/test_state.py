@@ -69,6 +69,16 @@ class WithGenerator(Shuffled):
         return iter(self.dice.permutation(LENGTH).tolist())
 
 
+class WithLateGenerator(Shuffled):
+    """One that makes its generator as it is first iterated."""
+
+    dice: Any = None
+
+    def __iter__(self) -> Iterator[int]:
+        self.dice = self.dice or random.Random(4)
+        yield from self.dice.sample(range(LENGTH), LENGTH)
+
+
 class Stateful(Shuffled):
     """A sampler whose epochs are one stream of numbers, drawn one by one, and that can say where it is."""
 
@@ -127,6 +137,7 @@ SETTINGS: dict[str, Callable[[], dict[str, Any]]] = {
     "global generator": lambda: {"sampler": Shuffled()},
     "lazy global generator": lambda: {"sampler": LazilyShuffled()},
     "generator in an attribute": lambda: {"sampler": WithGenerator()},
+    "late generator": lambda: {"sampler": WithLateGenerator()},
     "stateful iterator": lambda: {"sampler": WithStatefulIterator()},
 }
 
@@ -429,7 +440,9 @@ def test_the_count_of_received_batches_can_be_edited(received: int) -> None:
     assert fingerprints(other) == whole[received:]
 
 
-@pytest.mark.parametrize("setting", sorted(set(SETTINGS) - {"global generator", "lazy global generator"}))
+@pytest.mark.parametrize(
+    "setting", sorted(set(SETTINGS) - {"global generator", "lazy global generator", "late generator"})
+)
 @pytest.mark.parametrize("epochs", [0, 1])
 def test_an_epoch_can_be_said_to_be_over_or_not(setting: str, epochs: int) -> None:
     """Accelerate asks for the next batch before it gives one, and says so when it gives the last."""
@@ -638,6 +651,18 @@ def test_with_workers_a_dataset_has_the_state_of_its_epochs_beginning_and_that_i
         other.load_state_dict(middle)
 
 
+def test_a_state_starts_no_worker_and_does_not_grow(tmp_path: Path) -> None:
+    loader = DataLoader(Recorded(3000, tmp_path), 1, shuffle=True, num_workers=2)
+    before = loader.state_dict()
+    loader.load_state_dict(before)
+    assert (loader.workers(), loader.reports, loader.state_dict()) == ([], [], before)
+    loader = DataLoader(range(500), 1, shuffle=True)
+    sizes = []
+    for _ in loader:
+        sizes.append(len(json.dumps(loader.state_dict())))
+    assert sizes[-1] <= sizes[0] + 9  # digits of the three counts
+
+
 # ---- wrong states --------------------------------------------------------------------------------
 
 
@@ -704,6 +729,21 @@ def test_a_state_of_another_loader_is_refused_and_what_differs_is_named(
     state = DataLoader(range(LENGTH), 4).state_dict()
     with pytest.raises(ValueError, match=message):
         make().load_state_dict(state)
+
+
+def test_a_state_of_a_generator_that_is_not_there_is_refused() -> None:
+    def make(sampler: Any) -> DataLoader:
+        type(sampler).__qualname__ = "Same"
+        return DataLoader(DATASET, 4, sampler=sampler)
+
+    loader, other = make(WithGenerator()), make(WithLateGenerator())
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match=r"\['sampler.dice'\]: this is no state of Random"):
+        iter(other)
+    other = make(Shuffled())
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match=r"the generator sampler\.dice, which this loader has not: give the"):
+        iter(other)
 
 
 @pytest.mark.parametrize(
