@@ -108,3 +108,30 @@ def test_a_prepared_loader_goes_on_from_its_state(accelerator: Any) -> None:
     again = prepared()
     again.load_state_dict(states[2])
     assert equal([batch["x"] for batch in again], whole[3:])
+
+
+def test_accelerate_loses_a_batch_where_the_next_raises(accelerator: Any) -> None:
+    """So the docs say, and how it is kept."""
+
+    class Broken(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            if index == 9:
+                raise OSError("sample 9 is broken")
+            return super().__getitem__(index)
+
+    def indices(loader: Any) -> list[list[int]]:
+        came: list[list[int]] = []
+        iterator = iter(loader)
+        while True:
+            try:
+                came.append(next(iterator)["index"].tolist())
+            except OSError:
+                continue
+            except StopIteration:
+                return came
+
+    whole = [list(range(start, start + 4)) for start in range(0, 24, 4)]
+    assert indices(loader_of(Broken(), shuffle=False)) == whole[:2] + whole[3:]
+    assert indices(accelerator.prepare(loader_of(Broken(), shuffle=False))) == whole[:1]
+    kept = indices(accelerator.prepare(loader_of(Broken(), shuffle=False, on_error="skip")))
+    assert kept == [*whole[:2], [8, 10, 11], *whole[3:]]
