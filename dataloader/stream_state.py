@@ -23,9 +23,13 @@ def has_exact_state(dataset: Any) -> bool:
     return has_state(dataset) and not _shuffles_in_a_buffer(dataset)
 
 
+def _is_of_hugging_face(dataset: Any) -> bool:
+    return type(dataset).__module__.partition(".")[0] == "datasets"
+
+
 def _shuffles_in_a_buffer(dataset: Any) -> bool:
     """Whether it is a stream of Hugging Face ``datasets`` with a shuffle buffer: what is in it gets lost."""
-    if type(dataset).__module__.partition(".")[0] != "datasets":
+    if not _is_of_hugging_face(dataset):
         return False
     parts = [getattr(dataset, "_ex_iterable", None)]
     while parts:
@@ -84,6 +88,15 @@ def load_dataset(dataset: Any, state: bytes) -> tuple[list[Any], list[Any]]:
     for each in of_dataset:
         dataset.load_state_dict(each)
     return of_dataset, of_iterator
+
+
+def forget_loaded(dataset: Any) -> None:
+    """Let ``dataset``, which is being iterated from a state, begin anew when it is iterated the next time.
+
+    Hugging Face's would begin at that state again.
+    """
+    if _is_of_hugging_face(dataset):
+        dataset.load_state_dict(None)
 
 
 def iterate_from(dataset: Any, state: bytes) -> Any:

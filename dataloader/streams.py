@@ -28,7 +28,7 @@ from dataloader.pieces import Seeds, piece_seeds
 from dataloader.random_state import Setter
 from dataloader.recipe import Collate, Order, collated
 from dataloader.sample_errors import Failure, StreamBroken
-from dataloader.stream_state import begin_state, can_go_on, iterate_from, load_dataset, pack_state
+from dataloader.stream_state import begin_state, can_go_on, forget_loaded, iterate_from, load_dataset, pack_state
 from supervisor.page import ITEM, Page, State
 
 
@@ -70,6 +70,7 @@ class Stream:
         self._iterator: Iterator[Any] | None = None
         self._begin: bytes | None = None  # the dataset's state before it was iterated
         self._is_new = True
+        self._was_loaded = False
         self._stuck_at: bytes | None = None  # the state after the last draw, if that raised
 
     def state(self) -> bytes | None:
@@ -90,6 +91,9 @@ class Stream:
             if self._is_interrupt(raised):
                 raise
             error = raised
+        if self._was_loaded:
+            self._was_loaded = False
+            forget_loaded(self.dataset)
         self.at = (place.run, place.turn + 1)
         return Drawn(samples, failures, error)
 
@@ -171,6 +175,7 @@ class Stream:
         """Be at ``checkpoint``, which has a state."""
         assert checkpoint.state is not None
         self._note_begin()
+        self._was_loaded = True
         self._iterator = iterate_from(self.dataset, checkpoint.state)
         self.samples, self.is_over = checkpoint.samples, False
 

@@ -353,7 +353,7 @@ MIXED_STORMS = tuple(
 
 
 STREAM_STORMS = tuple(
-    Weather(start_method, persistent, kills=110, kind=kind)
+    Weather(start_method, persistent, epochs=1, batches=1000, kills=110, kind=kind)
     for kind in ("iterable", "iterable with a state")
     for start_method, persistent in (("fork", True), ("forkserver", False))
 )
