@@ -422,4 +422,9 @@ def _position(state: Mapping[str, Any]) -> Position:
         dataset=state["dataset"],
         finished=bool(state[FINISHED]),
     )
+    if state["streams"] is not None and not position.finished and position.received != state[NUM_YIELDED]:
+        raise ValueError(
+            f"{NUM_YIELDED} was changed from {position.received} to {state[NUM_YIELDED]}, and an iterable "
+            "dataset cannot be taken to any place but that of the state: load it as it was saved"
+        )
     return position.with_received(state[NUM_YIELDED])

@@ -28,7 +28,14 @@ from dataloader.pieces import Seeds, piece_seeds
 from dataloader.random_state import Setter
 from dataloader.recipe import Collate, Order, collated
 from dataloader.sample_errors import Failure, StreamBroken
-from dataloader.stream_state import begin_state, can_go_on, forget_loaded, iterate_from, load_dataset, pack_state
+from dataloader.stream_state import (
+    begin_state,
+    can_go_on,
+    forget_loaded,
+    iterate_from,
+    load_dataset,
+    pack_state,
+)
 from supervisor.page import ITEM, Page, State
 
 

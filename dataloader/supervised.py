@@ -269,6 +269,8 @@ class SupervisedLoader:
                 "copies of it had become is not known, and samples that depend on it are not the same",
                 stacklevel=2,
             )
+        if self._has_streams and not resume.position.finished:
+            progress_of(resume.state["streams"], self.num_workers, self.dataset)
         with live.lock:
             resume = self._with_seed_of(resume)
             opener.chain.set_epochs(resume.sampler_epochs)

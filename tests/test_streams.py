@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import os
 import signal
@@ -562,3 +563,74 @@ def test_several_iterators_have_streams_of_their_own() -> None:
             [number for number, *_ in batch] for _, batch in both
         ]
         assert list(first) == list(second) == []
+
+
+# ---- state ---------------------------------------------------------------------------------------
+
+
+def loader_of(dataset: Any, workers: int, seed: int | None = 3) -> DataLoader:
+    method = "fork" if workers else None
+    return DataLoader(
+        dataset, 3, num_workers=workers, collate_fn=list, multiprocessing_context=method, seed=seed
+    )
+
+
+def resumed(loader: DataLoader, state: Any) -> list[Any]:
+    """Return what is left for a loader like this that is given ``state``, as it is written to a file."""
+    dataset = type(loader.dataset)(loader.dataset.length)
+    with loader_of(dataset, loader.num_workers, seed=None) as other:
+        other.load_state_dict(json.loads(json.dumps(state)))
+        return list(other)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_is_resumed_byte_for_byte(kind: Any, workers: int) -> None:
+    with loader_of(kind(25), workers) as loader:
+        before = loader.state_dict()
+        whole = list(loader)
+        assert resumed(loader, before) == whole
+    for count in (1, 4, len(whole)) if workers else range(1, len(whole) + 1):
+        with loader_of(kind(25), workers) as loader:
+            iterator = iter(loader)
+            come = [next(iterator) for _ in range(count)]
+            assert come + resumed(loader, loader.state_dict()) == whole
+
+
+def test_what_was_left_cannot_be_shared_out_to_other_workers() -> None:
+    loader = loader_of(Numbers(25), 0)
+    iterator = iter(loader)
+    come = [next(iterator)]
+    two = loader_of(Numbers(25), 2)
+    with pytest.raises(ValueError, match=r"with num_workers=0, and num_workers=2 now.*between two epochs"):
+        two.load_state_dict(loader.state_dict())
+    with loader_of(Numbers(25), 1) as one:  # as one stream it is the same
+        one.load_state_dict(loader.state_dict())
+        come += list(one)
+    assert come[1:] == list(iterator)
+    assert come == list(loader_of(Numbers(25), 0))
+    with two:
+        two.load_state_dict(loader.state_dict())
+        assert sorted(number for batch in two for number, *_ in batch) == list(range(25))
+
+
+@pytest.mark.parametrize("damage", [{"streams": 5}, {"streams": {}}, {"streams": {"streams": [{}]}}], ids=str)
+def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
+    loader = loader_of(Numbers(25), 0)
+    next(iter(loader))
+    with pytest.raises(ValueError, match=r"^state_dict\['streams'\]"):
+        loader.load_state_dict({**loader.state_dict(), **damage})
+
+
+def test_a_stream_cannot_be_taken_back() -> None:
+    loader = loader_of(Numbers(25), 0)
+    next(iter(loader))
+    with pytest.raises(ValueError, match="_num_yielded was changed from 1 to 0, and an iterable dataset"):
+        loader.load_state_dict({**loader.state_dict(), "_num_yielded": 0})
+
+
+def test_a_state_of_the_dataset_needs_a_dataset_that_takes_it() -> None:
+    loader = loader_of(StatefulNumbers(25), 0)
+    next(iter(loader))
+    with pytest.raises(ValueError, match=r"has a state of the dataset, and Numbers has no load_state_dict"):
+        loader_of(Numbers(25), 0).load_state_dict(loader.state_dict())
