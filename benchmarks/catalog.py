@@ -12,7 +12,7 @@ from typing import cast
 from benchmarks.loaders import Adapter
 from benchmarks.works import Work
 
-LOADERS = ("ours", "torch", "in-process")
+LOADERS = ("ours", "ours-torch", "torch", "in-process")
 WORKS = (
     "small",
     "objects",
