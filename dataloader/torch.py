@@ -16,9 +16,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 from typing_extensions import TypeVar
 
 from dataloader import arguments
+from dataloader._torch import datapipes
 from dataloader._torch.iterators import Head, TorchInProcessIterator, TorchWorkerIterator
 from dataloader._torch.supervising import SeenByAccelerate, supervise_as
 from dataloader._torch.worker import TorchServer
+from dataloader.batch_pool import BatchPool
 from dataloader.datasets import IterableDataset
 from dataloader.live_state import LiveState
 from dataloader.opening import Opened, Start
@@ -163,6 +165,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], SupervisedLoader, SeenByAcce
         return self._get_iterator()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
+        if self.num_workers == 0:
+            datapipes.shard(self.dataset, datapipes.ranks())
         if self.timeout and self.num_workers == 0:
             raise AssertionError(f"timeout={self.timeout!r} without workers: set num_workers > 0")
         iterator: Any = self._begin_epoch()
@@ -181,6 +185,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], SupervisedLoader, SeenByAcce
         head, draws = self._live.head, self._live.head is None
         if head is None:
             head = Head(self)
+            datapipes.draw_once_more(self, head)
             self._live.head = head if self.persistent_workers else None
         else:
             head.renew(self)
@@ -223,6 +228,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co], SupervisedLoader, SeenByAcce
 
     def _chain(self) -> SamplerChain:
         return SamplerChain(self.batch_sampler, self.sampler, self.generator)
+
+    def _make_ready(self, pool: BatchPool, recipe: Any, seed: int) -> None:
+        if datapipes.needs_new_workers(self.dataset):
+            pool.stop()
+        super()._make_ready(pool, recipe, seed)
 
     @property
     def start_method(self) -> str:

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import _utils
 
 from dataloader import arena
+from dataloader._torch import datapipes
 from dataloader._torch.tensors import dumps, dumps_by_value, dumps_shared, storage_of
 from dataloader.recipe import Recipe, WorkerInit
 from dataloader.streams import StreamRecipe
@@ -43,6 +44,7 @@ class TorchServer(Server):
     def __init__(self, recipe: Recipe | StreamRecipe, seed: int, init: WorkerInit | None) -> None:
         super().__init__(recipe, seed, init)
         self._collate_fns = list(_collate_fns.items())
+        self._ranks = datapipes.ranks()
 
     def become(self, context: WorkerContext) -> WorkerInfo:
         info = super().become(context)
@@ -50,6 +52,7 @@ class TorchServer(Server):
         _utils.worker._worker_info = _WorkerInfo(
             id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=info.dataset
         )
+        datapipes.shard(info.dataset, self._ranks, info)
         collate_into_slots(dict(self._collate_fns))
         if self.recipe.collate is _collate.default_collate and {*_collate_fns} == _KINDS:
             self.recipe = self.recipe.with_collate(_collate_fast)
