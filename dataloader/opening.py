@@ -137,7 +137,7 @@ class Opener:
     def _draw_again(self, resume: Resume) -> None:
         """Have generators and samplers where they are after the batches that were received."""
         beginning = resume.beginning
-        if has_state(self.sampler):
+        if self.streams or has_state(self.sampler):
             return
         with kept_random_state():
             start = self._started(beginning.epoch, resume, beginning.global_generators, draws=beginning.draws)

@@ -4,17 +4,15 @@
         arguments, samplers           torch's arguments, samplers, draws
               \\                         /
                SupervisedLoader: begins epochs, keeps workers, tells figures
-                          |
-                     LiveState: what is running
+                          |             \\
+                     LiveState           ResumableLoader: opens epochs, states
+                  what is running
 
 A class that inherits from this has its arguments as attributes, and ``_given``: them as they were given.
 """
 
 from __future__ import annotations
 
-import copy
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,22 +21,17 @@ from dataloader import arguments
 from dataloader.batch_by_cost import BatchByCost
 from dataloader.batch_pool import BatchPool
 from dataloader.datasets import Subset
-from dataloader.datasets.kinds import is_iterable
 from dataloader.iterators import InProcessIterator, WorkerIterator
-from dataloader.live_state import LiveState
-from dataloader.opening import Opened, Opener, Start
+from dataloader.opening import Opened
 from dataloader.pieces import derived_seed
-from dataloader.ranks import rank_here
 from dataloader.recipe import Collate, Recipe, WorkerInit
+from dataloader.resumable import ResumableLoader
 from dataloader.review import Review
 from dataloader.sample_errors import OnError, SampleError
-from dataloader.sampler_chain import SamplerChain
-from dataloader.samplers import BatchSampler, checked_count, iterate
-from dataloader.state import Bookmark, Position, Resume, checked_state
+from dataloader.samplers import BatchSampler, checked_count
+from dataloader.state import Bookmark
 from dataloader.stats import LoaderStats
 from dataloader.status import WorkerStatus
-from dataloader.stream_ledger import OwnStream, Streams, StreamSource
-from dataloader.stream_resume import progress_of
 from dataloader.streams import StreamRecipe
 from dataloader.watch import Bar, Watch
 from dataloader.worker import Server
@@ -54,28 +47,18 @@ ADVICE = (
 Self = TypeVar("Self", bound="SupervisedLoader")
 
 
-class SupervisedLoader:
+class SupervisedLoader(ResumableLoader):
     """Begins epochs, keeps workers, and tells figures of both."""
 
-    dataset: Any
-    batch_size: int | None
-    drop_last: bool
-    sampler: Iterable[Any]
-    batch_sampler: Iterable[Any] | None
     collate_fn: Collate
     worker_init_fn: WorkerInit | None
-    num_workers: int
     prefetch_factor: int | None
     persistent_workers: bool
     timeout: float
-    in_order: bool
     restart: RestartPolicy | None
     on_error: OnError
     worker_memory_limit: int | str | None
     progress: bool
-    seed: int | None
-    _given: Mapping[str, Any]
-    _live: LiveState
 
     _in_process_iterator: type[InProcessIterator] = InProcessIterator
     _worker_iterator: type[WorkerIterator] = WorkerIterator
@@ -110,12 +93,6 @@ class SupervisedLoader:
             may_skip=may_skip,
             is_in_process=self.num_workers == 0,
         )
-
-    def _open(self) -> Opened:
-        opened = self._opener().open(self._live.next_epoch, self._live.resume)
-        if self._given["seed"] is None:
-            self.__dict__["seed"] = opened.seed
-        return opened
 
     def _begin_in_process(self, recipe: Recipe | StreamRecipe) -> tuple[InProcessIterator, Bookmark]:
         opened = self._open()
@@ -152,16 +129,6 @@ class SupervisedLoader:
         self._live.note_user(pool, iterator)
         return iterator, opened.bookmark
 
-    def _start(self, epoch: int) -> Start:
-        """Return what the epoch begins with, having drawn whatever there is to draw."""
-        raise NotImplementedError
-
-    def _drawn(self, seed: int, epoch: int) -> Iterator[Any]:
-        """Begin to draw from the sampler: lists of indices, of one each where samples come singly."""
-        if self.batch_sampler is None:
-            return BatchSampler(self.sampler, batch_size=1, drop_last=False).iterate(seed, epoch)
-        return iterate(self.batch_sampler, seed, epoch)
-
     def _new_watch(self, opened: Opened, deaths_before: int) -> Watch:
         try:
             total: int | None = self.num_items
@@ -174,166 +141,6 @@ class SupervisedLoader:
     def _review(self, epoch: int) -> Review:
         max_attempts = (self.restart or RestartPolicy()).max_attempts
         return Review(self.on_error, epoch, max_attempts, self.timeout)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next ``iter()`` begin epoch number ``epoch``, counted from 0.
-
-        A sampler of the user's that has ``set_epoch``, such as a distributed one, is told as well.
-
-        Raises:
-            ValueError, TypeError: ``epoch`` is no whole number of at least 0.
-
-        >>> from dataloader import DataLoader
-        >>> loader = DataLoader(range(9), shuffle=True)
-        >>> first, second = list(loader), list(loader)
-        >>> loader.set_epoch(0)
-        >>> list(loader) == first != second
-        True
-        """
-        self._live.next_epoch = checked_count("epoch", epoch, least=0)
-        resume = self._live.resume
-        if resume is not None and resume.is_middle and resume.epoch != self._live.next_epoch:
-            self._live.resume = None
-            warnings.warn(
-                f"set_epoch({epoch}) after a state of epoch {resume.epoch} was loaded: epoch {epoch} begins "
-                "at its first batch",
-                stacklevel=2,
-            )
-        samplers = (self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None))
-        for sampler in {id(sampler): sampler for sampler in samplers}.values():
-            tell = getattr(sampler, "set_epoch", None)
-            if tell is not None:
-                tell(self._live.next_epoch)
-
-    # ---- state -----------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the user of the iterator that was made last is: see ``load_state_dict``.
-
-        It counts the batches that the user has received. It can be had at any time, before the first epoch,
-        in the middle of one, or between two; it draws nothing and starts nothing. The dict is the caller's,
-        and can be written as JSON if the states of the dataset and the sampler can, where these have one.
-
-        >>> from dataloader import DataLoader
-        >>> loader = DataLoader(range(10), batch_size=4)
-        >>> for batch in loader:
-        ...     break
-        >>> loader.state_dict()["_num_yielded"]
-        1
-        """
-        live = self._live
-        if live.resume is not None:
-            state = copy.deepcopy(dict(live.resume.state))
-            return state if live.resume.is_middle else {**state, **live.resume.renumbered(live.next_epoch)}
-        if live.bookmark is not None:
-            return live.bookmark.state_dict(live.next_epoch)
-        opener = self._opener()
-        beginning = opener.beginning(live.next_epoch, self.seed)
-        return Bookmark(beginning, opener.facts, position=Position(mark=opener.begin_mark())).state_dict()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next ``iter()`` go on where ``state_dict`` was taken.
-
-        The batches that are left come as they would have come then, random augmentation included, whatever
-        ``num_workers`` is; samples of those before are not loaded. A state of an epoch's end lets the next
-        epoch begin. Where ``seed`` was not given, the loader has the state's from now on.
-
-        Parameters:
-            state_dict: what ``state_dict()`` of a loader like this returned, of another rank's too. An empty
-                one undoes an earlier call.
-
-        Raises:
-            TypeError, ValueError: it is no such state, or one of another loader: the message names what
-                differs.
-
-        Warns:
-            UserWarning: what cannot be exact: the dataset has a state of its own, and workers changed it.
-
-        >>> from dataloader import DataLoader
-        >>> loader, other = [DataLoader(range(10), batch_size=4, shuffle=True) for _ in range(2)]
-        >>> iterator = iter(loader)
-        >>> _ = next(iterator)
-        >>> other.load_state_dict(loader.state_dict())
-        >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in iterator]
-        True
-        """
-        live = self._live
-        if state_dict == {}:
-            live.load(None)
-            return
-        opener = self._opener()
-        resume = checked_state(state_dict, opener.facts)
-        if resume.has_older_dataset:
-            warnings.warn(
-                "the dataset's own state that was loaded is that of its epoch's beginning: what workers' "
-                "copies of it had become is not known, and samples that depend on it are not the same",
-                stacklevel=2,
-            )
-        if self._has_streams and not resume.position.finished:
-            progress_of(resume.state["streams"], self.num_workers, self.dataset)
-        with live.lock:
-            resume = self._with_seed_of(resume)
-            opener.chain.set_epochs(resume.sampler_epochs)
-            live.load(resume)
-
-    def _with_seed_of(self, resume: Resume) -> Resume:
-        """Take the state's seed for this loader, or this loader's for the state, where they differ."""
-        seed = resume.beginning.seed
-        if self.seed is None or seed is None or seed == self.seed:
-            return resume
-        if self._given["seed"] is None:
-            self.__dict__["seed"] = seed
-            return resume
-        if resume.beginning.rank == rank_here():
-            raise ValueError(
-                f"state_dict is of a loader with seed={seed}, and this one has seed={self.seed}: give "
-                f"seed={seed}, or none, or begin anew without the state"
-            )
-        return resume.with_seed(self.seed)
-
-    def _opener(self) -> Opener:
-        chain = self._chain()
-        ours = {"batch_size": self.batch_size, "drop_last": self.drop_last}
-        twice = [] if self.batch_size is None else [f"batch_sampler.{name}" for name in ours]
-        facts = {"len(dataset)": _length(self.dataset), **ours, **chain.facts()}
-        facts = {name: value for name, value in facts.items() if name not in twice}
-        streams = self._streams if self._has_streams else None
-        return Opener(self.dataset, chain, self._order_sampler, facts, self._start, self._drawn, streams)
-
-    @property
-    def _has_streams(self) -> bool:
-        """Whether the dataset is iterable, so that each worker has a stream of its own."""
-        return is_iterable(self.dataset)
-
-    def _streams(self, state: Any) -> StreamSource:
-        """Return the workers' streams, which go on from what a state says of them."""
-        streams = Streams(
-            workers=self.num_workers,
-            size=self.batch_size or 1,
-            rank=rank_here(),
-            name=type(self.dataset).__name__,
-            length=self._stated_length,
-            warned=self._live.warned,
-        )
-        progress = progress_of(state, self.num_workers, self.dataset)
-        if self.num_workers == 0:
-            return OwnStream(streams, progress=progress)
-        return StreamSource(streams, self._prefetch, in_order=self.in_order, progress=progress)
-
-    @property
-    def _stated_length(self) -> int | None:
-        """How many samples an iterable dataset was said to have; None: nobody asked."""
-        return self._live.stated_length
-
-    def _chain(self) -> SamplerChain:
-        return SamplerChain(self.batch_sampler, self.sampler)
-
-    @property
-    def _order_sampler(self) -> Any:
-        """The sampler whose own state counts, if it has one."""
-        if self.batch_sampler is None:
-            return self.sampler
-        return _behind(self.batch_sampler)
 
     # ---- workers ---------------------------------------------------------------------------------
 
@@ -523,15 +330,3 @@ class SupervisedLoader:
         size, longer = divmod(len(self.dataset), checked_count("n", n, least=1))
         starts = [part * size + min(part, longer) for part in range(n + 1)]
         return [self.slice(start, stop) for start, stop in pairwise(starts)]
-
-
-def _behind(batch_sampler: Iterable[Any]) -> Iterable[Any]:
-    """Return whose indices the batches are made of, where that is all that ``batch_sampler`` does."""
-    return batch_sampler.sampler if isinstance(batch_sampler, BatchSampler) else batch_sampler
-
-
-def _length(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
-        return None
