@@ -24,5 +24,5 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     assert blocks, f"{page.name} has no example"
     script = tmp_path / "example.py"
     script.write_text("\n".join(blocks))
-    outcome = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    outcome = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
     assert outcome.returncode == 0, outcome.stderr
