@@ -266,6 +266,14 @@ def test_a_chain_is_iterated_anew_each_time() -> None:
         len(ChainDataset([iter([1])]))
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_chain_is_loaded_as_a_stream(num_workers: int) -> None:
+    arguments: Any = {"multiprocessing_context": "fork"} if num_workers else {}
+    chain: Any = ChainDataset([Stream(1, 2), Stream(3, 4, 5)])
+    with DataLoader(chain, batch_size=2, num_workers=num_workers, **arguments) as loader:
+        assert [batch.tolist() for batch in loader] == [[1, 2], [3, 4], [5]]
+
+
 # ---- arguments -----------------------------------------------------------------------------------
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dataloader.datasets.base import Dataset, IterableDataset, T_co
+from dataloader.datasets.base import Dataset, T_co
+from dataloader.datasets.kinds import is_iterable
 from dataloader.datasets.rows import by_row
 
 # Of torch's datasets those whose ``__getitems__`` only passes the indices on, and where to.
@@ -106,6 +107,6 @@ def checked_map_style(name: str, dataset: Any) -> Any:
 
     Raises TypeError where it is a stream, or has no length.
     """
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+    if is_iterable(dataset) or not hasattr(dataset, "__len__"):
         raise TypeError(f"{name}={dataset!r} has no __len__: give a map-style dataset")
     return dataset

@@ -66,6 +66,16 @@ def test_the_same_batches_come_as_before(arguments: dict[str, Any]) -> None:
     assert batches(loader) == expected
 
 
+class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
+    def __iter__(self) -> Any:
+        return iter(range(7))
+
+
+def test_a_stream_is_loaded_as_before() -> None:
+    loader = TorchLoader(Stream(), batch_size=2, drop_last=True)
+    assert batches(supervise(loader)) == [[0, 1], [2, 3], [4, 5]]
+
+
 def test_its_workers_may_die(tmp_path: Path) -> None:
     loader = TorchLoader(Numbers(tmp_path / "once"), batch_size=2, shuffle=True, num_workers=1, timeout=60)
     with supervise(loader, multiprocessing_context="fork", restart=RestartPolicy(backoff=0.0)) as supervised:
