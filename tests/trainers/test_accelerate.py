@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ from dataloader.accelerate import Accelerator, skip_first_batches  # noqa: E402
 from dataloader.torch import DataLoader, supervise  # noqa: E402
 from tests.datasets import Recorded  # noqa: E402
 from tests.trainers.training import Classifier, Noisy, deaths, equal  # noqa: E402
+
+PROJECT = Path(__file__).parent.parent.parent
 
 
 def loader_of(dataset: Any, **arguments: Any) -> Any:
@@ -135,3 +140,15 @@ def test_accelerate_loses_a_batch_where_the_next_raises(accelerator: Any) -> Non
     assert indices(accelerator.prepare(loader_of(Broken(), shuffle=False))) == whole[:1]
     kept = indices(accelerator.prepare(loader_of(Broken(), shuffle=False, on_error="skip")))
     assert kept == [*whole[:2], [8, 10, 11], *whole[3:]]
+
+
+@pytest.mark.slow
+def test_two_ranks_share_out_samples_and_streams(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.trainers.accelerate_ranks", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=100, cwd=PROJECT)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first["deaths"] + second["deaths"] == 1
+    assert len(first["samples"]) == len(second["samples"])
+    for key in ("samples", "stream"):
+        assert sorted(first[key] + second[key]) == list(range(24))
+    assert sorted(first["left"] + second["left"]) == list(range(8, 24))
