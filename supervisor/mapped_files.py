@@ -21,6 +21,8 @@ class Mapping(NamedTuple):
 
 def reduced(value: Any) -> Any:
     """Return how ``value`` is pickled by the name of its file; NotImplemented: as anything is."""
+    if type(value).__name__ != "memmap":
+        return NotImplemented
     numpy = sys.modules.get("numpy")
     if numpy is None or type(value) is not numpy.memmap or value.mode not in ("r", "r+", "w+"):
         return NotImplemented

@@ -19,6 +19,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -107,35 +108,48 @@ def reduced(value: Any) -> Any:
 
     Raises NotShareable.
     """
-    kind = type(value)
-    library = kind.__module__.partition(".")[0]
-    if isinstance(value, _CData) and hasattr(value, "_wrapper"):  # it lies in a heap of shared memory
-        return _registered(type(value._wrapper).__module__.partition(".")[0], value)
-    if library in _LIBRARIES:
-        return _of_library(value, kind, library)
+    library = _library_of(value)
+    if library is None:
+        return NotImplemented
+    if library == "ctypes" and hasattr(value, "_wrapper"):  # it lies in a heap of shared memory
+        return _registered(_library_of(value._wrapper), value)
     if library == "torch" and _is_in_shared_memory(value):
         _require_descriptors(sys.modules["torch.multiprocessing"])
         return _registered("multiprocessing", value)
-    return NotImplemented
+    return _of_library(value, library) if library in _LIBRARIES else NotImplemented
+
+
+def _library_of(value: Any) -> str | None:
+    return _library(type(value))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)  # it is asked about each of a dataset's million objects
+def _library(kind: type) -> str | None:
+    """Return the library that ``kind`` is of, if that has values which processes share."""
+    if issubclass(kind, _CData):
+        return "ctypes"
+    library = kind.__module__.partition(".")[0]
+    return library if library in (*_LIBRARIES, "torch") else None
 
 
 def is_sharing(value: Any) -> bool:
     """Whether ``value`` is one of the libraries' that share: its parts say nothing to their user."""
-    return type(value).__module__.partition(".")[0] in _LIBRARIES
+    return (_library_of(value) or "") in _LIBRARIES
 
 
-def _of_library(value: Any, kind: type, library: str) -> Any:
+def _of_library(value: Any, library: str) -> Any:
     semaphore = getattr(value, "_semlock", None)
     if semaphore is not None and semaphore.name is None:
         raise NotShareable(
             f"it was made for forked processes: make it by {library}.get_context('forkserver')"
         )
-    if kind.__name__ in ("SharedMemory", "ShareableList"):
+    name = type(value).__name__
+    if name in ("SharedMemory", "ShareableList"):
         return _attached(value, library)
-    return _registered(library, value) if kind.__name__ in ("Arena", "Connection") else NotImplemented
+    return _registered(library, value) if name in ("Arena", "Connection") else NotImplemented
 
 
-def _registered(library: str, value: Any) -> Any:
+def _registered(library: str | None, value: Any) -> Any:
     """Return what the reducer gives that is registered for processes being spawned."""
     reducer = sys.modules[f"{library}.reduction"].ForkingPickler._extra_reducers.get(type(value))
     return NotImplemented if reducer is None else reducer(value)

@@ -131,6 +131,23 @@ def test_in_a_loader_its_seed_decides(num_workers: int) -> None:
     assert all(sum(COSTS[i] for i in batch) <= 12 for batch in itertools.chain(*first))
 
 
+def test_an_epoch_is_taken_up_in_its_middle() -> None:
+    def loader() -> DataLoader:
+        inner = BucketSampler(RandomSampler(COSTS), COSTS, 6)
+        return DataLoader(range(12), batch_sampler=BatchByCost(inner, COSTS, 12), seed=3)
+
+    first, other = loader(), loader()
+    iterator = iter(first)
+    next(iterator), next(iterator)
+    other.load_state_dict(first.state_dict())
+    rest = [batch.tolist() for batch in iterator]
+    assert rest == [batch.tolist() for batch in other] != []
+    with pytest.raises(ValueError, match=r"budget"):
+        DataLoader(range(12), batch_sampler=BatchByCost(range(12), COSTS, 9)).load_state_dict(
+            DataLoader(range(12), batch_sampler=BatchByCost(range(12), COSTS, 10)).state_dict()
+        )
+
+
 def test_num_items_is_told_only_where_it_is_known() -> None:
     assert BatchByCost(range(12), COSTS, 9).num_items == 12
     each: list[Any] = [{"drop_last": True}, {"oversized": "skip"}]

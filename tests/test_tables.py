@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,14 @@ def test_datasets_made_of_tables_have_rows(make: Any) -> None:
 def test_a_row_that_is_not_there_is_an_index_error(make: Any) -> None:
     with pytest.raises(IndexError):
         by_row(make())[10]
+
+
+def test_torchs_loader_gives_rows_as_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    loader = importlib.import_module("dataloader.torch").DataLoader(pandas_frame(), batch_size=4)
+    batch = next(iter(loader))
+    assert (batch["id"].dtype, batch["weight"].dtype) == (torch.int16, torch.float32)
+    assert batch["name"] == ["a", "b", "c", "d"]
 
 
 def test_the_loader_keeps_the_table_itself() -> None:
