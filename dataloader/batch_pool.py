@@ -200,7 +200,7 @@ class BatchPool(WorkerPool):
         if sent:
             lease.sent = True
             if order.place is not None:
-                link.at = order.place.run, order.place.turn + 1
+                self._epoch.note_sent(link, order.place)
             link.worker.page.words[SENT] = lease.seq
             if slot is not None:
                 link.mapped.add(slot.id)

@@ -199,6 +199,9 @@ class Epoch:
         """Return where in its stream ``job`` is, for the worker of ``link``; None: it is of no stream."""
         return None
 
+    def note_sent(self, link: Link, place: Place) -> None:
+        """Take note that the worker of ``link`` was told to make the batch at ``place``."""
+
     def note(self, job: Job, result: Result, slot: Slot | None) -> Result:
         """Take note of what came of a stream; return the result as it is to be kept.
 

@@ -195,6 +195,13 @@ class StreamEpoch(Epoch):
                 checkpoint = checkpoint.after(other.result.news, self.size)
         return checkpoint
 
+    def note_sent(self, link: Link, place: Place) -> None:
+        resume = place.resume
+        if resume is not None and resume.batches and resume.state is None:
+            text = "worker %d begins its stream anew, and draws %d samples again, of %d batches"
+            logger.info(text, place.stream, resume.samples, resume.batches)
+        link.at = place.run, place.turn + 1
+
     def note(self, job: Job, result: Result, slot: Slot | None) -> Result:
         """Take note of a result; return it as it is to be kept."""
         assert isinstance(job, StreamJob)

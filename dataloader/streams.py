@@ -78,7 +78,7 @@ class Stream:
         self._begin: bytes | None = None  # the dataset's state before it was iterated
         self._is_new = True
         self._was_loaded = False
-        self._stuck_at: bytes | None = None  # the state after the last draw, if that raised
+        self._failed: tuple[int, bytes | None] | None = None  # samples and state after the last that raised
 
     def state(self) -> bytes | None:
         """Return the dataset's state, packed; None where it has none."""
@@ -108,23 +108,25 @@ class Stream:
         if self.is_over:
             return
         words, iterator = page.words, self._begun()
-        start, stop = self.samples, self.samples + self.size
-        while self.samples < stop and not self.is_over:
-            words[ITEM] = self.samples
+        start = position = self.samples
+        stop = start + self.size
+        while position < stop:
             try:
-                samples.append(next(iterator))
+                for position in range(position, stop):  # noqa: B020 (it goes on where it was)
+                    words[ITEM] = position
+                    samples.append(next(iterator))
+                position = stop
             except StopIteration:
                 self.is_over = True
-                return
+                stop = position
             except BaseException as error:
+                position += 1
+                self.samples = position
                 if self._is_interrupt(error) or not self.may_skip:
-                    self.samples += 1
                     raise
-                failures.append(Failure(self.samples - start, error))
+                failures.append(Failure(position - 1 - start, error))
                 iterator = self._past(error)
-            else:
-                self._stuck_at = None
-            self.samples += 1
+        self.samples = stop
 
     def _begun(self) -> Iterator[Any]:
         if self._iterator is None:
@@ -139,19 +141,19 @@ class Stream:
         return self._iterator
 
     def _past(self, error: BaseException) -> Iterator[Any]:
-        """Return the iterator that goes on past a sample which raised ``error``.
+        """Return the iterator that goes on past the last sample, which raised ``error``.
 
         Raises StreamBroken where there is none: it has no state that is past it.
         """
         assert self._iterator is not None
-        state = self.state()
-        if state is None or state == self._stuck_at:
+        state, failed_before = self.state(), self._failed
+        self._failed = self.samples, state
+        if state is None or failed_before == (self.samples - 1, state):
             self.is_over = True
             raise StreamBroken(
-                f"the stream cannot be drawn from past sample {self.samples}, which raised "
+                f"the stream cannot be drawn from past sample {self.samples - 1}, which raised "
                 f"{type(error).__name__}: its state does not get past it"
             ) from error
-        self._stuck_at = state
         if not can_go_on(self.dataset, self._iterator):
             self._iterator = iterate_from(self.dataset, state)
         return self._iterator
@@ -165,7 +167,7 @@ class Stream:
         """Be at the begin, where a dataset that knows where it is may not be after another epoch."""
         if not self._note_begin() and self._begin is not None:
             load_dataset(self.dataset, self._begin)
-        self._iterator, self._stuck_at = None, None
+        self._iterator, self._failed = None, None
         self.samples, self.is_over = 0, False
 
     def _note_begin(self) -> bool:

@@ -7,10 +7,12 @@ import json
 import logging
 import os
 import signal
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dataloader import DataLoader, IterableDataset, RestartPolicy, get_worker_info
@@ -171,9 +173,10 @@ def test_a_stream_goes_on_with_the_same_bytes(kind: Any, deaths: dict[int, int],
 def test_drawing_again_is_logged_once_with_its_cost(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "dataloader"):
         list(with_toys(recipe_of(Numbers(40)), 2, deaths={4: 0}))
-    (message,) = caplog.messages
-    assert message.startswith("stream 0 was drawn again up to batch ")
-    assert "samples in" in message
+    begun, done = caplog.messages
+    assert begun.startswith("worker 0 begins its stream anew, and draws ")
+    assert done.startswith("stream 0 was drawn again up to batch ")
+    assert "samples in" in done
     caplog.clear()
     with caplog.at_level(logging.INFO, "dataloader"):
         list(with_toys(recipe_of(StatefulNumbers(40)), 2, deaths={4: 0}))
@@ -563,6 +566,66 @@ def test_several_iterators_have_streams_of_their_own() -> None:
             [number for number, *_ in batch] for _, batch in both
         ]
         assert list(first) == list(second) == []
+
+
+class Sleepy(Numbers):
+    """Takes a while for each sample."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for sample in super().__iter__():
+            time.sleep(0.02)
+            yield sample
+
+
+def test_drawing_again_may_take_longer_than_a_batch_may() -> None:
+    with DataLoader(
+        Sleepy(60), 4, num_workers=1, timeout=0.6, collate_fn=list, multiprocessing_context="fork"
+    ) as loader:
+        iterator = iter(loader)
+        come = [next(iterator) for _ in range(12)]  # 48 samples are drawn again, for a second
+        os.kill(loader.workers()[0].pid, signal.SIGKILL)
+        come += list(iterator)
+        assert [number for batch in come for number, *_ in batch] == list(range(60))
+        assert [report.reason.name for report in loader.reports if report.is_death] == ["KILLED"]
+
+
+class Growing(StatefulNumbers):
+    """Keeps memory for each sample."""
+
+    def __iter__(self) -> Iterator[Any]:
+        kept = []
+        for sample in super().__iter__():
+            kept.append(np.ones(1 << 18))
+            time.sleep(0.01)
+            yield sample
+
+
+@pytest.mark.slow
+def test_a_worker_that_leaves_between_batches_is_followed_on_its_stream() -> None:
+    with DataLoader(
+        Growing(80),
+        2,
+        num_workers=2,
+        worker_memory_limit="30MB",
+        collate_fn=list,
+        multiprocessing_context="fork",
+    ) as loader:
+        come = [number for batch in loader for number, *_ in batch]
+        assert sorted(come) == list(range(80))
+        assert any(report.reason is ExitReason.MEMORY_LIMIT for report in loader.reports)
+
+
+def test_ranks_draw_other_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def batches() -> list[Any]:
+        return list(DataLoader(Numbers(6), 2, collate_fn=list, seed=1))
+
+    alone = batches()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert batches() == alone
+    monkeypatch.setenv("RANK", "1")
+    assert batches() != alone
+    assert [[number for number, *_ in batch] for batch in batches()] == [[0, 1], [2, 3], [4, 5]]
 
 
 # ---- state ---------------------------------------------------------------------------------------

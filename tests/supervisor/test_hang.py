@@ -34,6 +34,13 @@ def test_each_task_counts_anew() -> None:
     assert clock.look(page, 1.2) == pytest.approx(0.2)
 
 
+def test_a_task_that_is_begun_again_counts_anew() -> None:
+    page, clock = page_at(State.SAMPLE, task=1, begun_s=0.0), TaskClock(now=0.0)
+    assert clock.look(page, 0.9) == pytest.approx(0.9)
+    take(page, State.SAMPLE, 1, begun_s=1.0)
+    assert clock.look(page, 1.2) == pytest.approx(0.2)
+
+
 def test_sending_to_a_slow_consumer_does_not_count() -> None:
     page, clock = page_at(State.SAMPLE), TaskClock(now=0.0)
     assert clock.look(page, 0.5) == pytest.approx(0.5)
