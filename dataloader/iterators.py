@@ -176,7 +176,7 @@ def _position_after(
     """Return where the user is once ``job`` is delivered, or left out."""
     came = error is None and not (job.skips and job.is_left_out)
     number = job.number if job.of_stream is None else bookmark.position.next
-    return bookmark.position.after(number, len(job.indices), job.mark, dataset, came=came)
+    return bookmark.position.after(number, job.indices, job.mark, dataset, came=came)
 
 
 class WorkerIterator:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from dataloader.datasets.kinds import is_iterable
 from dataloader.generators import global_generators, set_state
+from dataloader.pieces import digest_of
 from dataloader.random_state import kept_random_state
 from dataloader.ranks import rank_here
 from dataloader.sampler_chain import SamplerChain
@@ -82,12 +83,18 @@ class Opener:
     draw: Callable[[int, int], Iterator[Any]]
     streams: Callable[[Any], StreamSource] | None = None
 
+    @property
+    def rank(self) -> int:
+        """Whose share is loaded."""
+        rank = self.chain.rank
+        return rank_here() if rank is None else rank
+
     def beginning(self, epoch: int, seed: int | None) -> Beginning:
         """Return what the epoch would begin with now."""
         has_own = has_state(self.dataset) and not is_iterable(self.dataset)
         dataset = copy.deepcopy(self.dataset.state_dict()) if has_own else None
         generators, told = self.chain.generators(), self.chain.epochs(epoch)
-        return Beginning(epoch, seed, rank_here(), generators, told, dataset, begun=False)
+        return Beginning(epoch, seed, self.rank, generators, told, dataset, begun=False)
 
     def _beginning_now(self, epoch: int) -> Beginning:
         is_drawn_again = not has_state(self.sampler)
@@ -130,7 +137,8 @@ class Opener:
             start = self._started(beginning.epoch, resume, beginning.global_generators, draws=beginning.draws)
             if self.streams:
                 return self._opened(beginning, start, self.streams(resume.state["streams"]), position)
-            source = self._source(start, position.mark, position)
+            last_batch = resume.last_batch if beginning.rank == self.rank else None
+            source = self._source(start, position.mark, position, last_batch)
             source.peek()  # samplers may draw nothing before they are asked for the first
         return self._opened(beginning, start, source, position)
 
@@ -185,8 +193,13 @@ class Opener:
             require_state("sampler", self.sampler)
             self.sampler.load_state_dict(copy.deepcopy(mark.sampler))
 
-    def _source(self, start: Start, mark: Mark | None, position: Position) -> Source:
-        """Return the source whose next batch is ``position.next``; the sampler has been put to ``mark``."""
+    def _source(
+        self, start: Start, mark: Mark | None, position: Position, last_batch: str | None = None
+    ) -> Source:
+        """Return the source whose next batch is ``position.next``; the sampler has been put to ``mark``.
+
+        ``last_batch``: the digest of the one before, where that is known.
+        """
         batches, wanted = start.batches, position.next
         if mark is not None and mark.ended and wanted:
             batches, wanted = iter(()), wanted - mark.batches
@@ -199,12 +212,14 @@ class Opener:
                 f"{NUM_YIELDED}={position.received} in state_dict, but the sampler's own state in it is that "
                 "after more batches, and it cannot be taken back: load the state as it was saved"
             )
-        skipped = fast_forward(batches, wanted)
+        skipped, last = fast_forward(batches, wanted)
         if skipped < wanted:
             raise ValueError(
                 f"the sampler has {position.next - wanted + skipped} batches, and state_dict is that after "
                 f"{position.next}: give the dataset and the sampler that it was saved with"
             )
+        if last is not None and last_batch not in (None, digest_of(last)):
+            _warn_of_another_order(position.next - 1)
         source = Source(batches, self.sampler, position.next, position.ahead)
         if mark is not None and position.next == 0 and source.peek() is None:
             source = Source(self.draw(start.seed, start.epoch), self.sampler)  # it was at an epoch's end
@@ -217,8 +232,17 @@ class Opener:
                 warnings.warn(
                     f"{name} was told that this is epoch {now[name]}, but the state that was loaded is of "
                     f"its epoch {epoch}: the batches that are left are not those that were left then",
-                    stacklevel=5,
+                    stacklevel=8,  # who called iter()
                 )
+
+
+def _warn_of_another_order(batch: int) -> None:
+    warnings.warn(
+        f"batch {batch} of the sampler's order is not the one that was received before the state was saved: "
+        "what is left of the epoch is not what was left then. Let the sampler draw from a generator that it "
+        "has as an attribute, or give it state_dict() and load_state_dict()",
+        stacklevel=9,  # who called iter()
+    )
 
 
 def _mark_between(position: Position) -> Mark | None:

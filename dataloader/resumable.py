@@ -127,11 +127,11 @@ class ResumableLoader:
         if self._has_streams and not resume.position.finished:
             progress_of(resume.state["streams"], self.num_workers, self.dataset)
         with live.lock:
-            resume = self._with_seed_of(resume)
+            resume = self._with_seed_of(resume, opener.rank)
             opener.chain.set_epochs(resume.sampler_epochs)
             live.load(resume)
 
-    def _with_seed_of(self, resume: Resume) -> Resume:
+    def _with_seed_of(self, resume: Resume, rank: int) -> Resume:
         """Take the state's seed for this loader, or this loader's for the state, where they differ."""
         seed = resume.beginning.seed
         if self.seed is None or seed is None or seed == self.seed:
@@ -139,7 +139,7 @@ class ResumableLoader:
         if self._given["seed"] is None:
             self.__dict__["seed"] = seed
             return resume
-        if resume.beginning.rank == rank_here():
+        if resume.beginning.rank == rank:
             raise ValueError(
                 f"state_dict is of a loader with seed={seed}, and this one has seed={self.seed}: give "
                 f"seed={seed}, or none, or begin anew without the state"

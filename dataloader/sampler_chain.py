@@ -101,6 +101,16 @@ class SamplerChain:
             if tell is not None:
                 tell(epoch)
 
+    @property
+    def rank(self) -> int | None:
+        """Which rank's share the samplers give; None: they know of no ranks."""
+        for sampler in self.samplers.values():
+            for attribute in ("rank", "process_index"):
+                rank = getattr(sampler, attribute, None)
+                if type(rank) is int:
+                    return rank
+        return None
+
     # ---- facts -----------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:

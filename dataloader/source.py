@@ -120,8 +120,21 @@ def load_iterator(batches: Any, mark: Mark) -> None:
         iterator.load_state_dict(copy.deepcopy(mark.iterator))
 
 
-def fast_forward(batches: Iterator[Any], count: int) -> int:
-    """Draw ``count`` batches, or all that there are, and drop them; return how many. No sample is loaded."""
+def fast_forward(batches: Iterator[Any], count: int) -> tuple[int, Any]:
+    """Draw ``count`` batches, or all that there are, and drop them; return how many, and the last of them.
+
+    No sample is loaded.
+    """
+    if count == 0:
+        return 0, None
+    number = _drop(batches, count - 1)
+    drawn: list[Any] = []
+    if number == count - 1:
+        Intake(batches).draw(drawn, 1)
+    return number + len(drawn), drawn[0] if drawn else None
+
+
+def _drop(batches: Iterator[Any], count: int) -> int:
     if isinstance(batches, Batches):
         return batches.skip(count)
     intake = Intake(batches)

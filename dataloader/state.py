@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
+
+from dataloader.pieces import digest_of
 
 VERSION = 1
 NUM_YIELDED, FINISHED = "_num_yielded", "_iterator_finished"  # torchdata's names: trainers edit these
@@ -71,7 +73,7 @@ class Beginning:
     Parameters:
         epoch: its number.
         seed: of the random state that its samples are loaded with; None: not drawn yet.
-        rank: of the process.
+        rank: whose share of the samples it is.
         generators: by where they are held, those that decide the order of samples: where each was.
         sampler_epochs: by path, the epoch that each sampler was told.
         dataset: the dataset's own state, None where it has none.
@@ -106,6 +108,7 @@ class Position(NamedTuple):
         mark: where the sampler was after batch ``next - 1``, or an earlier one; None: it has no state.
         dataset: the dataset's own state, where it is in this process; or None.
         finished: the iterator has said that there are no more.
+        indices: of the samples of batch ``next - 1``; None where that is not known.
     """
 
     next: int = 0
@@ -117,25 +120,35 @@ class Position(NamedTuple):
     mark: Mark | None = None
     dataset: Any = None
     finished: bool = False
+    indices: Sequence[Any] | None = None
 
     def after(
-        self, number: int, items: int, mark: Mark | None = None, dataset: Any = None, *, came: bool = True
+        self,
+        number: int,
+        indices: Sequence[Any],
+        mark: Mark | None = None,
+        dataset: Any = None,
+        *,
+        came: bool = True,
     ) -> Position:
-        """Return the position once batch ``number``, of ``items`` samples, is over; ``came``: as a batch.
+        """Return the position once batch ``number``, of samples ``indices``, is over; ``came``: as a batch.
 
-        >>> Position().after(0, 4).after(2, 4).next
+        >>> Position().after(0, [7, 8]).after(2, [5, 6]).next
         1
-        >>> Position().after(0, 4).after(2, 4).after(1, 4).next
+        >>> Position().after(0, [7, 8]).after(2, [5, 6]).after(1, [3, 4]).next
         3
         """
-        start, ahead, received, left_out, lately, over, last, _, _ = self
+        start, ahead, received, left_out, lately, items, last, *_ = self
+        items += len(indices)
+        of_last: Sequence[Any] | None = indices
         if number == start and not ahead:
             start, last = number + 1, mark or last
         else:
             start, ahead, last = _advanced(start, {**ahead, number: mark}, last)
+            of_last = None
         if not came:
             left_out, lately = left_out + 1, (*lately, number)[-MAX_LATELY:]
-        values = (start, ahead, received + came, left_out, lately, over + items, last, dataset, False)
+        values = (start, ahead, received + came, left_out, lately, items, last, dataset, False, of_last)
         return tuple.__new__(Position, values)  # for each batch: half as long as by name
 
     def with_received(self, count: int) -> Position:
@@ -227,6 +240,7 @@ class Bookmark:
             "ahead": list(position.ahead),
             "left_out": position.left_out,
             "lately_left_out": list(position.lately),
+            "last_batch": None if position.indices is None else digest_of(position.indices),
             "samples": position.items,
             "generators": dict(beginning.generators),
             "global_generators": dict(beginning.global_generators),
@@ -290,6 +304,12 @@ class Resume:
         return self.beginning.next_draws if self.position.finished else self.beginning.draws
 
     @property
+    def last_batch(self) -> str | None:
+        """The digest of the indices of the last batch before its position; None: it is not known."""
+        digest: str | None = self.state["last_batch"]
+        return digest if self.position.next == self.state["next_batch"] else None
+
+    @property
     def has_older_dataset(self) -> bool:
         """Whether the dataset has a state of its own, and it is not that of the position."""
         taken_at = self.state["dataset_batches"]
@@ -321,6 +341,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "ahead": (list, tuple),
     "left_out": (int,),
     "lately_left_out": (list, tuple),
+    "last_batch": (str, type(None)),
     "samples": (int,),
     "generators": (Mapping,),
     "global_generators": (Mapping,),

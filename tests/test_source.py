@@ -68,7 +68,9 @@ def test_fast_forward_drops_batches_or_all_that_there_are(count: int, drop_last:
     sampler = BatchSampler(range(10), batch_size=3, drop_last=drop_last)
     batches = list(sampler)
     for iterator in (iter(sampler), iter(batches)):
-        assert fast_forward(iterator, count) == min(count, len(batches))
+        skipped = min(count, len(batches))
+        last = batches[count - 1] if 0 < count <= len(batches) else None
+        assert fast_forward(iterator, count) == (skipped, last)
         assert list(iterator) == batches[count:]
 
 

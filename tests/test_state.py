@@ -529,8 +529,12 @@ def test_samplers_are_told_the_epoch_of_the_state_and_another_is_warned_of() -> 
     assert fingerprints(other) == rest
     other.load_state_dict(state)
     other.sampler.set_epoch(7)  # type: ignore[attr-defined]
-    with pytest.warns(UserWarning, match="sampler was told that this is epoch 7, but .* its epoch 3"):
+    with (
+        pytest.warns(UserWarning, match="sampler was told that this is epoch 7, but .* its epoch 3") as told,
+        pytest.warns(UserWarning, match="batch 1 of the sampler's order is not the one that was received"),
+    ):
         iter(other)
+    assert told[0].filename == __file__
 
 
 def test_set_epoch_after_an_epochs_end_counts_in_its_state() -> None:
@@ -582,6 +586,30 @@ def test_a_state_from_another_rank_says_how_far_this_rank_is(monkeypatch: pytest
     fresh.load_state_dict(states[0])
     assert fresh.seed == 0
     assert len(fingerprints(fresh)) == len(rests[1])
+
+
+class Unrepeatable(Shuffled):
+    """A sampler whose order depends on what nobody knows of."""
+
+    def __init__(self, seed: int) -> None:
+        self.order = random.Random(seed).sample(range(LENGTH), LENGTH)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order)
+
+
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_another_order_than_that_of_the_state_is_warned_of(batch_size: int | None) -> None:
+    loader, other, same = (DataLoader(DATASET, batch_size, sampler=Unrepeatable(seed)) for seed in (1, 2, 1))
+    iterator = iter(loader)
+    list(islice(iterator, 3))
+    state = through_json(loader.state_dict())
+    other.load_state_dict(state)
+    with pytest.warns(UserWarning, match="batch 2 of the sampler's order is not the one that was re") as told:
+        assert len(fingerprints(other)) == len(loader) - 3
+    assert told[0].filename == __file__
+    same.load_state_dict(state)
+    assert fingerprints(same) == fingerprints(iterator)
 
 
 # ---- parts ---------------------------------------------------------------------------------------
