@@ -210,7 +210,7 @@ def refuse_pinning(pin_memory: Any, pin_memory_device: Any) -> None:
     if pin_memory:
         raise ValueError(
             f"pin_memory={pin_memory!r}: batches are NumPy arrays, which cannot be pinned: leave it out, "
-            "and pin the tensors that you make of them"
+            "or use dataloader.torch.DataLoader, whose tensors can be"
         )
     if pin_memory_device:
         raise ValueError(f"pin_memory_device={pin_memory_device!r} without pin_memory: leave it out")
