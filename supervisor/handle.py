@@ -142,6 +142,11 @@ class SupervisorHandle:
     def has_unsent(self) -> bool:
         return bool(self._outbox)
 
+    @property
+    def is_parting(self) -> bool:
+        """Whether ``part`` has begun: an interrupt may have ended it early."""
+        return self.control.fileno() < 0
+
     def part(self, timeout_s: float) -> int:
         """Close the pipe and wait for the supervisor's end; kill it if it is late. Return its wait status."""
         self.control.close()

@@ -598,7 +598,8 @@ class WorkerPool:
         if self._inherited or self._supervisor is None:
             return
         self._close_pipes()
-        self._supervisor.send(Stop())
+        if not self._supervisor.is_parting:
+            self._supervisor.send(Stop())
         if self._settings.start_method == "fork":
             self._part_from_supervisor()
 
@@ -617,8 +618,9 @@ class WorkerPool:
         if supervisor is None:
             return
         self._close_pipes()
-        supervisor.send(Stop())
-        self._await_stopped()
+        if not supervisor.is_parting:
+            supervisor.send(Stop())
+            self._await_stopped()
         if self._supervisor is None:
             return  # it died instead
         supervisor.part(PARTING_S)

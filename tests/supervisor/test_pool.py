@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 from supervisor.channel import MessageLost
 from supervisor.child import WorkerContext
 from supervisor.exceptions import WorkerTraceback
+from supervisor.handle import SupervisorHandle
 from supervisor.page import State
 from supervisor.payload import PayloadError
 from supervisor.policy import RestartPolicy
@@ -550,3 +551,26 @@ def test_a_forked_child_may_own_what_has_the_lifelines_number(pool: WorkerPool) 
     assert in_child(lambda: os.read(number, 1)) == b"\0"
     for owned in {fd, number}:
         os.close(owned)
+
+
+@pytest.mark.parametrize("end", [WorkerPool.stop, WorkerPool.close])
+def test_a_stop_that_was_interrupted_while_it_waited_can_be_repeated(
+    end: Callable[[WorkerPool], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = iter([KeyboardInterrupt()])
+    wait_for_end = SupervisorHandle.wait_for_end
+
+    def interrupted_once(handle: SupervisorHandle, timeout_s: float) -> int:
+        for error in waits:
+            raise error
+        return wait_for_end(handle, timeout_s)
+
+    monkeypatch.setattr(SupervisorHandle, "wait_for_end", interrupted_once)
+    with WorkerPool(1, start_method="fork") as pool:
+        pool.start(serve)
+        with pytest.raises(KeyboardInterrupt):
+            end(pool)
+        end(pool)
+        assert [report.reason for report in pool.reports] == [ExitReason.CLOSED]
+        pool.start(serve)
+        assert echo(pool) == b"HELLO"
