@@ -1,6 +1,6 @@
 """Datasets: what a loader loads from, and small ones that are made of others.
 
-    base       Dataset, IterableDataset
+    base       Dataset, IterableDataset (kinds: which of them something is)
     fetching   one sample, several at once, and whether several come by one call
     rows       frames and tables, row by row
     mapped, windows, subsets, concat, stack, chain

@@ -95,6 +95,29 @@ def test_a_checkpoint_in_an_epoch_is_gone_on_from_exactly(tmp_path: Path) -> Non
     assert equal(fitted(12, tmp_path / "at-step=4.ckpt"), whole[4:])
 
 
+class Told(Module):
+    """Tells its loader which epoch it is, as Lightning itself does not at the start of a resumed run."""
+
+    def train_dataloader(self) -> Any:
+        dataset = Noisy()
+        sampler = torch.utils.data.DistributedSampler(dataset, num_replicas=1, rank=0, seed=3)
+        loader = loader_of(dataset, sampler=sampler)
+        loader.set_epoch(self.trainer.fit_loop.epoch_progress.current.processed)
+        return loader
+
+
+def test_a_checkpoint_from_an_epochs_end_is_gone_on_from_exactly(tmp_path: Path) -> None:
+    def fitted(epochs: int, checkpoint: Path | None = None) -> list[Any]:
+        keeper = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, "after-{epoch}", save_top_k=-1)
+        trainer = trainer_of(tmp_path, max_epochs=epochs, callbacks=[keeper], enable_checkpointing=True)
+        module = Told()
+        trainer.fit(module, ckpt_path=checkpoint)
+        return module.model.seen
+
+    whole = fitted(3)
+    assert equal(fitted(3, tmp_path / "after-epoch=0.ckpt"), whole[6:])
+
+
 def test_fabric_survives_a_death(tmp_path: Path) -> None:
     fabric = lightning.Fabric(accelerator="cpu", devices=1)
     fabric.launch()
