@@ -107,10 +107,13 @@ class StreamEpoch(Epoch):
         return StreamJob(number, self.count)
 
     def progress(self) -> Progress:
-        """Return how far the user is."""
-        self.drop_delivered()
-        both = zip(self.checkpoints, self.ends, strict=True)
-        return Progress(tuple(self.checkpoints), [checkpoint.batches >= end for checkpoint, end in both])
+        """Return how far the user is; may be asked at any moment, by any thread."""
+        checkpoints = list(self.checkpoints)
+        for job in list(self.jobs.values()):
+            if job.delivered:
+                checkpoints[job.stream] = self._after(checkpoints[job.stream], job)
+        both = zip(checkpoints, self.ends, strict=True)
+        return Progress(checkpoints, [checkpoint.batches >= end for checkpoint, end in both])
 
     def next_turns(self) -> list[int]:
         """Return, by stream, which of its batches is to be wanted next."""
@@ -139,17 +142,16 @@ class StreamEpoch(Epoch):
         self._end_the_broken()
         for job in self.jobs.values():
             if job.delivered:
-                self._count(job)
+                self.checkpoints[job.stream] = self._after(self.checkpoints[job.stream], job)
         super().drop_delivered()
 
-    def _count(self, job: StreamJob) -> None:
-        checkpoint = self.checkpoints[job.stream]
+    def _after(self, checkpoint: Checkpoint, job: StreamJob) -> Checkpoint:
+        """Return the checkpoint with a job that was delivered, unless that is counted already."""
         if checkpoint.batches != job.turn:
-            return
+            return checkpoint
         if job.result is not None and job.result.news is not None:
-            self.checkpoints[job.stream] = checkpoint.after(job.result.news, self.size)
-        elif job.error is not None:  # it has come to its end there
-            self.checkpoints[job.stream] = checkpoint._replace(batches=job.turn + 1)
+            return checkpoint.after(job.result.news, self.size)
+        return checkpoint._replace(batches=job.turn + 1)  # an error in its stead: the stream ends there
 
     def _end_the_broken(self) -> None:
         """End streams that nobody gets past: what is raised in a job's stead is not of its own making."""

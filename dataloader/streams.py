@@ -329,7 +329,7 @@ class StreamRecipe:
     ) -> tuple[int, float] | None:
         try:
             return self._get_to(order, place, page, setter)
-        except Exception as error:
+        except BaseException as error:
             if self.is_in_process and is_interrupt(error):
                 raise
             self._stream.samples = 0 if place.resume is None else place.resume.samples

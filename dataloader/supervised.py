@@ -289,7 +289,7 @@ class SupervisedLoader(ResumableLoader):
 
         Raises:
             ValueError: there are no such samples, or a sampler of the user's decides.
-            TypeError: a bound is no whole number.
+            TypeError: a bound is no whole number, or the dataset is iterable.
 
         >>> from dataloader import DataLoader
         >>> loader = DataLoader(range(10), batch_size=4)
@@ -301,6 +301,7 @@ class SupervisedLoader(ResumableLoader):
                 raise ValueError(
                     f"{name}={self._given[name]!r} decides which samples come: slice that instead"
                 )
+        self._require_indices()
         length = len(self.dataset)
         start, stop = checked_count("start", start, least=0), checked_count("stop", stop, least=0)
         if not start <= stop <= length:
@@ -308,6 +309,13 @@ class SupervisedLoader(ResumableLoader):
         part = type(self)(**{**self._given, **self._part(start, stop)})
         part._given = {**part._given, "seed": None if self._given["seed"] is None else part.seed}
         return part
+
+    def _require_indices(self) -> None:
+        if self._has_streams:
+            raise TypeError(
+                f"dataset={self.dataset!r} is iterable, and has no samples by number: share it out in its "
+                "__iter__ instead"
+            )
 
     def _part(self, start: int, stop: int) -> dict[str, Any]:
         """Return the arguments that differ in a part of this loader."""
@@ -327,6 +335,7 @@ class SupervisedLoader(ResumableLoader):
         >>> [part.num_items for part in DataLoader(range(10)).split(3)]
         [4, 3, 3]
         """
+        self._require_indices()
         size, longer = divmod(len(self.dataset), checked_count("n", n, least=1))
         starts = [part * size + min(part, longer) for part in range(n + 1)]
         return [self.slice(start, stop) for start, stop in pairwise(starts)]

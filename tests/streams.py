@@ -103,6 +103,25 @@ class Lengths(IterableDataset[int]):
             yield number
 
 
+class StatefulLengths(Lengths):
+    """The same, and knows where it is."""
+
+    position = 0
+
+    def __iter__(self) -> Iterator[int]:
+        mine = list(super().__iter__())
+        while self.position < len(mine):
+            self.position += 1
+            yield mine[self.position - 1]
+        self.position = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position = state["position"]
+
+
 @dataclass
 class Unshared(IterableDataset[int]):
     """Every worker gives all of it."""

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dataloader import DataLoader, IterableDataset, RestartPolicy, get_worker_info
 from dataloader.iterators import InProcessIterator, WorkerIterator
@@ -24,7 +26,7 @@ from dataloader.streams import StreamRecipe
 from supervisor.channel import MessageLost
 from supervisor.report import WorkerDiedError
 from supervisor.verdict import ExitReason
-from tests.streams import Lengths, Numbers, OwnIterator, StatefulNumbers, Unshared
+from tests.streams import Lengths, Numbers, OwnIterator, StatefulLengths, StatefulNumbers, Unshared
 from tests.toy_pool import Interrupt, Interrupter, ToyPool, interrupt, unwatched
 
 ALL_KINDS = [Numbers, StatefulNumbers, OwnIterator]
@@ -168,6 +170,37 @@ def test_a_stream_goes_on_with_the_same_bytes(kind: Any, deaths: dict[int, int],
     come = list(iterator)
     assert (come if in_order else sorted(come)) == (expected if in_order else sorted(expected))
     assert len(pool.reports) == len(deaths)
+
+
+@st.composite
+def weathers(draw: st.DrawFn) -> dict[str, Any]:
+    """Uneven streams, and deaths of their workers."""
+    lengths = tuple(draw(st.lists(st.integers(0, 9), min_size=1, max_size=4)))
+    deaths = st.dictionaries(st.integers(0, 12), st.integers(0, len(lengths) - 1), max_size=5)
+    return {
+        "dataset": draw(st.sampled_from([Lengths, StatefulLengths]))(lengths),
+        "size": draw(st.integers(1, 4)),
+        "drop_last": draw(st.booleans()),
+        "in_order": draw(st.booleans()),
+        "prefetch": draw(st.integers(1, 3)),
+        "deaths": draw(deaths),
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(weathers())
+def test_whoever_dies_the_batches_are_those_of_torchs_order(weather: dict[str, Any]) -> None:
+    dataset = weather["dataset"]
+    recipe = recipe_of(dataset, weather["size"], drop_last=weather["drop_last"])
+    options = {name: weather[name] for name in ("deaths", "prefetch", "in_order")}
+    come = list(with_toys(recipe, len(dataset.lengths), **options))
+    expected = turns(dataset.lengths, weather["size"], drop_last=weather["drop_last"])
+    if weather["in_order"]:
+        assert come == expected
+    for stream in range(len(dataset.lengths)):  # each stream's come in its order, whatever the others do
+        assert [batch for batch in come if batch[0] // 100 == stream] == [
+            batch for batch in expected if batch[0] // 100 == stream
+        ]
 
 
 def test_drawing_again_is_logged_once_with_its_cost(caplog: pytest.LogCaptureFixture) -> None:
@@ -523,6 +556,14 @@ def test_what_knows_of_the_other_workers_is_not_warned_of() -> None:
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DataLoader(Numbers(9), **arguments)
+
+
+def test_a_stream_has_no_parts() -> None:
+    loader = DataLoader(Unshared(9))
+    with pytest.raises(TypeError, match=r"is iterable, and has no samples by number"):
+        loader.slice(0, 3)
+    with pytest.raises(TypeError, match=r"is iterable, and has no samples by number"):
+        loader.split(2)
 
 
 def test_the_length_is_what_the_dataset_says() -> None:
