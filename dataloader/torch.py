@@ -321,11 +321,12 @@ class _LiveState(LiveState):
         self.head = None  # the state says whether a seed is drawn
 
     def iterator(self) -> TorchWorkerIterator | None:
-        if self.head is None or not self.pools:
+        if self.head is None or self.bookmark is None or not self.pools:
             return None
         pool, user = self.pools[-1]
         iterator = None if user is None else user()
-        return iterator or TorchWorkerIterator.at_rest(self.head, pool)  # type: ignore[return-value]
+        at_rest = TorchWorkerIterator.at_rest
+        return iterator or at_rest(self.head, pool, self.bookmark)  # type: ignore[return-value]
 
     def close(self) -> None:
         super().close()

@@ -84,13 +84,13 @@ class TorchWorkerIterator(_TorchIterator, WorkerIterator):  # type: ignore[misc]
         WorkerIterator.__init__(self, pool, *arguments, **keywords)
 
     @classmethod
-    def at_rest(cls, head: Head, pool: BatchPool) -> TorchWorkerIterator:
+    def at_rest(cls, head: Head, pool: BatchPool, bookmark: Bookmark) -> TorchWorkerIterator:
         """Return an iterator that is over, as a view of workers which persist and have nothing to do."""
         iterator = cls.__new__(cls)
         iterator.become(head)
         iterator._pool_of_workers, iterator._last_workers = weakref.ref(pool), []
         iterator._pool, iterator._was_closed, iterator._keep_workers = None, False, True
-        iterator._epoch = pool.epoch
+        iterator._epoch, iterator._bookmark = pool.epoch, bookmark
         return iterator
 
     @property

@@ -27,7 +27,6 @@ from supervisor.child import WorkerContext
 
 _collate = _utils.collate
 _collate_fns = _collate.default_collate_fn_map
-_KINDS = {*_collate_fns}  # none of which is a container: what the user adds may be
 _CONTAINERS = {dict, list, tuple}
 _ORIGINALS = {  # of what is replaced in a worker, unless the user has replaced it
     torch.Tensor: _collate.collate_tensor_fn,
@@ -54,7 +53,7 @@ class TorchServer(Server):
         )
         datapipes.shard(info.dataset, self._ranks, info)
         collate_into_slots(dict(self._collate_fns))
-        if self.recipe.collate is _collate.default_collate and {*_collate_fns} == _KINDS:
+        if self.recipe.collate is _collate.default_collate and _are_containers_torchs():
             self.recipe = self.recipe.with_collate(_collate_fast)
         return info
 
@@ -87,7 +86,7 @@ def _new_storage(kind: type, nbytes: int, *, device: Any = "cpu") -> torch.Untyp
 def _stack(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
     """Stack tensors; large ones in the slot. What torch refuses is torch's."""
     first = batch[0]
-    room = _room_for(batch) if type(first) is torch.Tensor else None
+    room = _room_for(batch)
     if room is None:
         with _no_worker():
             return _collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
@@ -98,7 +97,9 @@ def _stack(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
 def _room_for(batch: Sequence[Any]) -> memoryview | None:
     """Return room for the stacked tensors if they are alike."""
     first = batch[0]
-    if not first.is_cpu or first.layout is not torch.strided or first.is_nested or first.requires_grad:
+    if {*map(type, batch)} != {torch.Tensor} or not first.is_cpu or first.is_nested:
+        return None
+    if first.layout is not torch.strided:
         return None
     room_bytes = len(batch) * first.numel() * first.element_size()
     if room_bytes < arena.SMALL_BYTES:
@@ -108,6 +109,11 @@ def _room_for(batch: Sequence[Any]) -> memoryview | None:
     ):
         return None
     return arena.room(room_bytes)
+
+
+def _are_containers_torchs() -> bool:
+    """Whether no function of the user's collates dicts, lists or tuples."""
+    return not any(issubclass(container, kind) for container in _CONTAINERS for kind in _collate_fns)
 
 
 def _collate_fast(samples: Sequence[Any]) -> Any:

@@ -99,6 +99,12 @@ def test_a_replaced_collate_function_of_the_users_wins(monkeypatch: pytest.Monke
     assert list(DataLoader(Counting(8), 4, **FORK)) == [6, 22]
 
 
+def test_a_collate_function_of_the_users_for_containers_wins_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    collate_fns = data._utils.collate.default_collate_fn_map
+    monkeypatch.setitem(collate_fns, (set, tuple), lambda batch, *, collate_fn_map: len(batch))
+    assert list(DataLoader(data.TensorDataset(torch.arange(8)), 4, **FORK)) == [4, 4]
+
+
 def test_kept_batches_keep_their_values() -> None:
     batches = list(DataLoader(Augmented(80), 1, **FORK))
     assert [int(batch["index"]) for batch in batches] == list(range(80))

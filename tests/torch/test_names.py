@@ -124,6 +124,7 @@ def test_persistent_workers_end_with_their_iterator(how: str) -> None:
     assert _BaseDataLoaderIter in type(at_rest).mro()
     assert [worker.pid for worker in at_rest._workers] == [worker.pid for worker in workers]
     assert all(worker.is_alive() for worker in workers)
+    assert at_rest._num_yielded == 8
     with pytest.raises(StopIteration):
         next(at_rest)
     if how == "shutdown":

@@ -337,6 +337,8 @@ BATCHES: dict[str, list[Any]] = {
     "other large shapes": [torch.ones(LARGE), torch.ones(LARGE + 1)],
     "other dtypes": [torch.ones(LARGE), torch.ones(LARGE, dtype=torch.float64)],
     "a number": [torch.ones(2), 3],
+    "a number among large ones": [torch.ones(LARGE), 3],
+    "an array among large ones": [torch.ones(LARGE), np.ones(LARGE, np.float32)],
     "a float": [1, 2.5],
     "a bool": [1, True],
     "bools": [True, False],
