@@ -103,7 +103,8 @@ class InProcessIterator:
             delivered, skipped = _counts(tally, job, 0)
             dataset = None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
             position = _position_after(bookmark, job, error, dataset)
-            self._warnings.warn(job.number, delivered.items)
+            if self._warnings is not None:
+                self._warnings.warn(job.number, delivered.items)
             self._source.taken, tally.delivered, tally.skipped = job.number, delivered, skipped
             job.delivered, bookmark.position = True, position
             if error is not None:
@@ -281,7 +282,8 @@ class WorkerIterator:
             self._fill_window()
             pool.assign(self._prefetch)
             error = self._open(pool, job)
-            self._warnings.warn(job.number, self._watch.tally.delivered.items + len(job.indices))
+            if self._warnings is not None:
+                self._warnings.warn(job.number, self._watch.tally.delivered.items + len(job.indices))
             if error is not None or not job.is_left_out:
                 return job, error
             tally = self._watch.tally

@@ -227,8 +227,8 @@ class StreamEpoch(Epoch):
 
     def _log_again(self, job: StreamJob, samples: int, seconds: float) -> None:
         logger.warning(
-            "stream %d was drawn again up to batch %d, for it has no state to go on from: %d samples "
-            "in %.3g s. A state_dict() and load_state_dict() of the dataset's own would save that",
+            "stream %d was drawn again up to batch %d, for it has no exact state to go on from: %d samples "
+            "in %.3g s. A state_dict() and a load_state_dict() of its own would save that",
             job.stream,
             job.number,
             samples,

@@ -13,14 +13,14 @@ LEVELS = 4  # from the user's next() to where the warning is given
 class StreamWarnings:
     """Warns of a stream that is not shared out, once, and of each batch beyond the length that was stated."""
 
-    def __init__(self, epoch: StreamEpoch | None) -> None:
+    def __init__(self, epoch: StreamEpoch) -> None:
         self._epoch = epoch
         self._warned_of = -1  # number of a batch
 
     @classmethod
-    def of(cls, epoch: Epoch) -> StreamWarnings:
-        """Return what warns of the streams in ``epoch``; of nothing, where there are none."""
-        return cls(epoch if isinstance(epoch, StreamEpoch) else None)
+    def of(cls, epoch: Epoch) -> StreamWarnings | None:
+        """Return what warns of the streams in ``epoch``; None where there are none."""
+        return cls(epoch) if isinstance(epoch, StreamEpoch) else None
 
     def warn(self, number: int, samples: int) -> None:
         """Warn of what is wrong, if anything is, before batch ``number`` is delivered as well.
@@ -28,8 +28,6 @@ class StreamWarnings:
         ``samples``: how many are delivered with it. Where a filter makes errors of warnings, each comes once
         and instead of no batch.
         """
-        if self._epoch is None:
-            return
         streams, unshared = self._epoch.streams, self._epoch.unshared
         if unshared is not None and "unshared" not in streams.warned:
             streams.warned.add("unshared")

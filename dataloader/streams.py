@@ -145,15 +145,26 @@ class Stream:
 
         Raises StreamBroken where there is none: it has no state that is past it.
         """
+        try:
+            iterator = self._found_past()
+        except BaseException as failure:
+            if self._is_interrupt(failure):
+                raise
+            error, iterator = failure, None
+        if iterator is None:
+            self.is_over = True
+            raise StreamBroken(
+                f"the stream cannot be drawn from past sample {self.samples - 1}, which raised: its state "
+                f"does not get past it ({type(error).__name__})"
+            ) from error
+        return iterator
+
+    def _found_past(self) -> Iterator[Any] | None:
         assert self._iterator is not None
         state, failed_before = self.state(), self._failed
         self._failed = self.samples, state
         if state is None or failed_before == (self.samples - 1, state):
-            self.is_over = True
-            raise StreamBroken(
-                f"the stream cannot be drawn from past sample {self.samples - 1}, which raised "
-                f"{type(error).__name__}: its state does not get past it"
-            ) from error
+            return None
         if not can_go_on(self.dataset, self._iterator):
             self._iterator = iterate_from(self.dataset, state)
         return self._iterator
@@ -165,9 +176,9 @@ class Stream:
 
     def rewind(self) -> None:
         """Be at the begin, where a dataset that knows where it is may not be after another epoch."""
+        self._iterator, self._failed = None, None  # a generator that is dropped may still do something
         if not self._note_begin() and self._begin is not None:
             load_dataset(self.dataset, self._begin)
-        self._iterator, self._failed = None, None
         self.samples, self.is_over = 0, False
 
     def _note_begin(self) -> bool:
@@ -184,7 +195,7 @@ class Stream:
         """Be at ``checkpoint``, which has a state."""
         assert checkpoint.state is not None
         self._note_begin()
-        self._was_loaded = True
+        self._was_loaded, self._iterator = True, None
         self._iterator = iterate_from(self.dataset, checkpoint.state)
         self.samples, self.is_over = checkpoint.samples, False
 
@@ -351,6 +362,7 @@ class StreamRecipe:
             self._draw_known_again(order, place, checkpoint, page, setter)
         self._draw_unknown_again(order, place, checkpoint, page, setter)
         stream.at = (place.run, place.turn)
+        page.begin(page.task)
         drawn = stream.samples - start
         return (drawn, time.monotonic() - start_s) if drawn else None
 

@@ -110,11 +110,11 @@ def encode_task(task: Task) -> tuple[bytes, select.epoll | None]:
 
 def _plain(order: Order) -> tuple[Any, ...]:
     """Return ``order`` without its classes, whose names would take their time."""
-    *others, place = order
+    place = order.place
     if place is None:
-        return tuple(others)
+        return tuple(order)
     *where, resume = place
-    return (*others, (*where, resume if resume is None else tuple(resume)))
+    return (*order[:-1], (*where, resume if resume is None else tuple(resume)))
 
 
 def _order(plain: tuple[Any, ...]) -> Order:

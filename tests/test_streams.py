@@ -478,6 +478,23 @@ def test_what_cannot_be_passed_is_raised_whatever_is_asked_for() -> None:
         assert list(iterator) == []
 
 
+def test_a_state_that_cannot_be_had_is_an_error_that_names_it() -> None:
+    class Broken(StatefulNumbers):
+        def state_dict(self) -> dict[str, Any]:
+            if self.position > 2:
+                raise OSError("no such cursor")
+            return super().state_dict()
+
+    for may_skip in (False, True):
+        recipe = recipe_of(Broken(9), may_skip=may_skip)
+        on_error: Any = "skip" if may_skip else "raise"
+        for iterator in (with_toys(recipe, 1, on_error=on_error), in_process(recipe, on_error=on_error)):
+            assert len(next(iterator)) == 2
+            with pytest.raises(RuntimeError, match=r"cannot go on after 2 samples: its state_dict"):
+                next(iterator)
+            assert list(iterator) == []
+
+
 @pytest.mark.parametrize("kind", [Numbers, OwnIterator])
 def test_skipping_needs_a_dataset_with_a_state(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"^on_error='skip' with an iterable dataset that has no exact"):
