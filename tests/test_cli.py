@@ -17,7 +17,7 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Missing)
-sys.argv = ["dataloader", "demo"]
+sys.argv = ["dataloader", *{words!r}]
 from dataloader.cli import main
 main()
 """
@@ -37,13 +37,14 @@ def test_python_m_shows_the_same_help() -> None:
     outcome = run("-m", "dataloader", "--help")
     assert outcome.returncode == 0
     assert outcome.stdout.startswith("Usage: dataloader [OPTIONS] COMMAND")
-    assert "demo  Load the JPEGs in FOLDER" in outcome.stdout
+    assert "bench  Measure what loading TARGET costs" in outcome.stdout
+    assert "demo   Load the JPEGs in FOLDER" in outcome.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["click", "rich", "PIL"])
 def test_a_missing_extra_is_named_with_the_line_that_installs_it(module: str) -> None:
-    outcome = run("-c", WITHOUT.format(module=module))
+    outcome = run("-c", WITHOUT.format(module=module, words=["demo"]))
     assert outcome.returncode == 1
     assert outcome.stdout == ""
     assert outcome.stderr.splitlines() == [
@@ -52,8 +53,14 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it(module: str) ->
     ]
 
 
+def test_a_command_needs_nothing_that_only_another_needs() -> None:
+    outcome = run("-c", WITHOUT.format(module="PIL", words=["bench", "--help"]))
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert outcome.stdout.startswith("Usage: dataloader bench [OPTIONS] TARGET")
+
+
 def test_any_other_missing_module_is_not_disguised() -> None:
-    outcome = run("-c", WITHOUT.format(module="cloudpickle"))
+    outcome = run("-c", WITHOUT.format(module="cloudpickle", words=["demo"]))
     assert outcome.returncode == 1
     assert "cloudpickle" in outcome.stderr.splitlines()[-1]
     assert "supervised-dataloader[cli,images]" not in outcome.stderr
