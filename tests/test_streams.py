@@ -339,7 +339,7 @@ def test_an_interrupt_at_some_place_loses_nothing(
         if not place:
             return
         assert taken == expected, place
-        at += 83 if workers else 5
+        at += 149 if workers else 11
 
 
 # ---- errors --------------------------------------------------------------------------------------
