@@ -24,8 +24,8 @@ import io
 import pickle
 from bisect import bisect_right
 from collections import ChainMap
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch._tensor import _rebuild_from_type_v2
@@ -43,11 +43,8 @@ _CONJ, _NEG, _GRAD = 1, 2, 4  # flags of a tensor
 _has_names: Callable[[torch.Tensor], bool] = getattr(torch.Tensor, "has_names", lambda tensor: False)
 
 
-class Extent(NamedTuple):
-    """A stretch of memory: the addresses from ``start`` to before ``stop``."""
-
-    start: int
-    stop: int
+Extent = tuple[int, int]
+"""A stretch of memory: its first address, and that behind its last."""
 
 
 class Shared:
@@ -73,11 +70,13 @@ def dumps(value: Any, /, protocol: int, *, buffer_callback: Callable[[pickle.Pic
 
     Raises SharingError if some may have elements in common.
     """
-    found: list[tuple[Extent, torch.Tensor]] = []
-    body = _dump(value, _Reducers(found), protocol, buffer_callback)
-    if len(found) > 1 and _overlap([extent for extent, _ in found]):
-        raise SharingError
-    return body
+    try:
+        body = _dump(value, _SINGLY, protocol, buffer_callback)
+        if len(_SINGLY.found) > 1 and _overlap([extent for extent, _ in _SINGLY.found]):
+            raise SharingError
+        return body
+    finally:
+        _SINGLY.found.clear()
 
 
 def dumps_shared(
@@ -114,27 +113,29 @@ def _dump_homeward(
 
 def _sharing_reducers(value: Any, dump: Callable[..., bytes]) -> _Reducers:
     """Return reducers that know which tensors of ``value`` share elements."""
-    found: list[tuple[Extent, torch.Tensor]] = []
-    dump(value, _Reducers(found), 5, lambda buffer: False)
-    return _Reducers([], _shared(found))
+    reducers = _Reducers()
+    dump(value, reducers, 5, lambda buffer: False)
+    return _Reducers(_shared(reducers.found))
 
 
 class _Reducers(dict[type, Callable[[Any], Any]]):
     """What a pickler looks up: by type, how an object is taken apart.
 
     Parameters:
-        found: where to note the tensors that were met, and where they lie.
-        shared: memory that several of them share, in order.
+        shared: memory that several tensors share, in order.
+
+    Attributes:
+        found: the tensors that were met, and where they lie.
     """
 
-    def __init__(self, found: list[tuple[Extent, torch.Tensor]], shared: list[Shared] | None = None) -> None:
+    def __init__(self, shared: Sequence[Shared] = ()) -> None:
         super().__init__()
         self[torch.Tensor] = self._reduce
         self[torch.UntypedStorage] = self._reduce_storage
         self[torch.TypedStorage] = _reduce_typed_storage
-        self._found = found
-        self._shared = shared or []
-        self._starts = [memory.extent.start for memory in self._shared]
+        self.found: list[tuple[Extent, torch.Tensor]] = []
+        self._shared = shared
+        self._starts = [memory.extent[0] for memory in shared]
 
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         if issubclass(kind, torch.Tensor):
@@ -170,8 +171,8 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
         if not nbytes or self._shared or not tensor.is_contiguous():
             return self._reduce_any(tensor, 0)
         start = tensor.data_ptr()
-        extent = Extent(start, start + nbytes)
-        self._found.append((extent, tensor))
+        extent = (start, start + nbytes)
+        self.found.append((extent, tensor))
         return rebuild, (_buffer(extent, [tensor]), _NUMBERS[tensor.dtype], tuple(tensor.shape))
 
     def _reduce_any(self, tensor: torch.Tensor, flags: int) -> Any:
@@ -181,9 +182,9 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
         extent = _extent(tensor)
         shared = self._shared_at(extent)
         if shared is not None:
-            offset_bytes = extent.start - shared.extent.start
+            offset_bytes = extent[0] - shared.extent[0]
             return rebuild_view, (shared, offset_bytes, _NUMBERS[tensor.dtype], size, stride, flags)
-        self._found.append((extent, tensor))
+        self.found.append((extent, tensor))
         if _has_gaps(tensor):
             tensor = _without_gaps(tensor)
             extent, stride = _extent(tensor), tensor.stride()
@@ -194,17 +195,18 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
             return _untyped, (torch.TypedStorage(wrap_storage=storage, dtype=torch.uint8, _internal=True),)
         if not storage.nbytes():
             return torch.UntypedStorage, (0,)
-        extent = Extent(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+        extent = (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
         shared = self._shared_at(extent)
         if shared is not None and shared.extent == extent:
             return _itself, (shared,)
         owner = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-        self._found.append((extent, owner))
+        self.found.append((extent, owner))
         return storage_of, (_buffer(extent, [owner]),)
 
     def _shared_at(self, extent: Extent) -> Shared | None:
-        at = bisect_right(self._starts, extent.start) - 1
-        if at < 0 or extent.stop > self._shared[at].extent.stop:
+        start, stop = extent
+        at = bisect_right(self._starts, start) - 1
+        if at < 0 or stop > self._shared[at].extent[1]:
             return None
         return self._shared[at]
 
@@ -213,6 +215,9 @@ def _reduce_typed_storage(storage: torch.TypedStorage) -> Any:
     if storage.device.type != "cpu":
         return storage.__reduce__()
     return _typed, (storage._untyped_storage, storage.dtype)
+
+
+_SINGLY = _Reducers()  # one for all batches, for a worker makes one after the other
 
 
 def _is_dense(tensor: torch.Tensor, *, with_attributes: bool = False) -> bool:
@@ -243,7 +248,7 @@ def _spanned(tensor: torch.Tensor) -> int:
 
 def _extent(tensor: torch.Tensor) -> Extent:
     start = tensor.data_ptr()
-    return Extent(start, start + _spanned(tensor) * tensor.element_size())
+    return (start, start + _spanned(tensor) * tensor.element_size())
 
 
 def _has_gaps(tensor: torch.Tensor) -> bool:
@@ -256,17 +261,18 @@ def _without_gaps(tensor: torch.Tensor) -> torch.Tensor:
 
 def _buffer(extent: Extent, owners: list[torch.Tensor]) -> bytearray | pickle.PickleBuffer:
     """Return a copy of a little memory, or a buffer over memory of ``owners``, which it keeps alive."""
-    size_bytes = extent.stop - extent.start
+    start, stop = extent
+    size_bytes = stop - start
     if size_bytes < SMALL_BYTES:
-        return bytearray(ctypes.string_at(extent.start, size_bytes))
-    memory: Any = (ctypes.c_ubyte * size_bytes).from_address(extent.start)
+        return bytearray(ctypes.string_at(start, size_bytes))
+    memory: Any = (ctypes.c_ubyte * size_bytes).from_address(start)
     memory.owners = owners
     return pickle.PickleBuffer(memory)
 
 
 def reduce_for_workers(tensor: torch.Tensor) -> Any:
     """Take a tensor of a dataset apart: every worker maps its memory, copy-on-write."""
-    return _Reducers([])._reduce_dense(tensor) if _is_dense(tensor) else NotImplemented
+    return _Reducers()._reduce_dense(tensor) if _is_dense(tensor) else NotImplemented
 
 
 REDUCERS[torch.Tensor] = reduce_for_workers
@@ -278,7 +284,7 @@ REDUCERS[torch.Tensor] = reduce_for_workers
 def _overlap(extents: Iterable[Extent]) -> bool:
     """Whether any two have an address in common.
 
-    >>> _overlap([Extent(8, 16), Extent(0, 8)]), _overlap([Extent(8, 16), Extent(0, 9)])
+    >>> _overlap([(8, 16), (0, 8)]), _overlap([(8, 16), (0, 9)])
     (False, True)
     """
     end = 0
@@ -292,7 +298,7 @@ def _overlap(extents: Iterable[Extent]) -> bool:
 def _shared(found: Iterable[tuple[Extent, torch.Tensor]]) -> list[Shared]:
     """Return the memory that tensors have in common, in order."""
     return [
-        Shared(Extent(group[0][0].start, max(extent.stop for extent, _ in group)), (t for _, t in group))
+        Shared((group[0][0][0], max(stop for (_, stop), _ in group)), (tensor for _, tensor in group))
         for group in _groups(sorted(found, key=lambda item: item[0]))
         if len(group) > 1 and _share_elements([tensor for _, tensor in group])
     ]
@@ -302,11 +308,11 @@ def _groups(found: list[tuple[Extent, torch.Tensor]]) -> list[list[tuple[Extent,
     """Return what overlaps together."""
     groups: list[list[tuple[Extent, torch.Tensor]]] = []
     end = 0
-    for extent, tensor in found:
-        if extent.start >= end:
+    for (start, stop), tensor in found:
+        if start >= end:
             groups.append([])
-        groups[-1].append((extent, tensor))
-        end = max(end, extent.stop)
+        groups[-1].append(((start, stop), tensor))
+        end = max(end, stop)
     return groups
 
 
@@ -314,15 +320,13 @@ def _share_elements(tensors: list[torch.Tensor]) -> bool:
     """Whether tensors whose extents overlap have an element in common: columns of a matrix have none."""
     if not all(map(_has_gaps, tensors)):
         return True
-    start = min(_extent(tensor).start for tensor in tensors)
-    marks = torch.zeros(
-        max(_extent(tensor).stop for tensor in tensors) - start, dtype=torch.int8, device="cpu"
-    )
+    start = min(_extent(tensor)[0] for tensor in tensors)
+    marks = torch.zeros(max(_extent(tensor)[1] for tensor in tensors) - start, dtype=torch.int8, device="cpu")
     for tensor in tensors:
         bytes_each = tensor.element_size()
         size = [1 if not stride else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
         stride = [stride * bytes_each for stride in tensor.stride()]
-        view = marks.as_strided([*size, bytes_each], [*stride, 1], _extent(tensor).start - start)
+        view = marks.as_strided([*size, bytes_each], [*stride, 1], _extent(tensor)[0] - start)
         if view.any():
             return True
         view.fill_(1)

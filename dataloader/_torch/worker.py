@@ -142,14 +142,14 @@ class _no_worker:
 
 def _ints(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
     """Return what torch does, in a fifth of the time."""
-    if {*map(type, batch)} == {int}:
-        with contextlib.suppress(OverflowError):
+    if type(batch[0]) is int:  # torch makes bools of bools
+        with contextlib.suppress(TypeError, OverflowError):
             return torch.frombuffer(array("q", batch), dtype=torch.int64)
     return torch.tensor(batch)
 
 
 def _floats(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
-    if {*map(type, batch)} == {float}:
+    with contextlib.suppress(TypeError):
         return torch.frombuffer(array("d", batch), dtype=torch.float64)
     return torch.tensor(batch, dtype=torch.float64)
 
