@@ -433,16 +433,19 @@ def begin_anew(loader: DataLoader, iterator: Iterator[Any]) -> None:
 # ---- figures -------------------------------------------------------------------------------------
 
 
-def figures(kind: Kind, start_method: str, error: type[BaseException], kills_per_epoch: int) -> Iterator[str]:
+def figures(
+    kind: Kind, start_method: str, error: type[BaseException], take: Take, kills_per_epoch: int
+) -> Iterator[str]:
     """Interrupt at random moments; give the figures, a line each."""
     before = belongings()
     striker = AtRandom(error, seed=3)
     start_s = time.monotonic()
     with loader_of(kind, BATCHES, start_method) as loader:
-        killed = interrupt_at_random(loader, striker, 1000, kills_per_epoch=kills_per_epoch)
+        killed = interrupt_at_random(loader, striker, 1000, take, kills_per_epoch)
     duration_s = time.monotonic() - start_s
     landed = striker.landed
-    yield f"{start_method}, {kind}, {error.__name__}, {killed} workers killed: {duration_s:.1f} s"
+    way = f"{start_method}, {kind}, {error.__name__}, {take.__name__}"
+    yield f"{way}, {killed} workers killed: {duration_s:.1f} s"
     yield f"  {landed.total} interrupts, {landed.inside} inside next, in {len(landed.places)} functions:"
     yield "  " + ", ".join(f"{name} {count}" for name, count in landed.places.most_common(8))
     left = tuple(now - then for now, then in zip(belongings(), before, strict=True))
@@ -466,8 +469,8 @@ def main() -> None:
     logging.getLogger("supervisor").setLevel(logging.ERROR)
     lines: list[Iterator[str]] = []
     for start_method, kind, kills in product(("fork", "forkserver"), (INLINE, IN_SLOTS), (0, 20)):
-        lines.append(figures(kind, start_method, Interrupt, kills))
-        lines.append(figures(kind, start_method, KeyboardInterrupt, kills))
+        for error, take in product((Interrupt, KeyboardInterrupt), (take_by_next, take_by_for)):
+            lines.append(figures(kind, start_method, error, take, kills))
         lines.append(figures_of_everywhere(kind, start_method, kills))
     for line in chain.from_iterable(lines):
         print(line, flush=True)
