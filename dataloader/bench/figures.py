@@ -9,6 +9,7 @@ from statistics import median
 
 import numpy as np
 
+from dataloader.arguments import DEFAULT_PREFETCH
 from dataloader.bench.probe import BatchNote, SampleNote
 
 SHOWN_SLOWEST = 5
@@ -50,7 +51,7 @@ class BatchFigures:
     """What one batch costs beside its samples, in one worker.
 
     Parameters:
-        count: how many were collated.
+        count: how many were collated. The times are those after a warm-up.
         samples: how many samples it has, in the mean.
         collate_s: the median.
         transfer_s: from the end of its collating to the begin of the next: pickling, copying, waiting for
@@ -73,7 +74,7 @@ class Point:
         num_workers: 0: without.
         first_s: from ``iter()`` to the first batch, start-up included; None: none came.
         batches, samples: how many came in ``elapsed_s``.
-        elapsed_s: the time measured, after a warm-up of a batch for each worker.
+        elapsed_s: the time measured, after a warm-up.
         consumer_s: how much of it this process was busy: its CPU time, and the loop's step.
         worker_bytes: memory of a worker that no other process has (USS); the largest of all workers.
     """
@@ -122,6 +123,26 @@ class Measured:
     points: tuple[Point, ...]
 
 
+def slots_in_flight(num_workers: int, prefetch_factor: int | None) -> int:
+    """Return how many batches come into memory that was never touched before, which takes its time.
+
+    >>> slots_in_flight(2, prefetch_factor=2), slots_in_flight(0, prefetch_factor=None)
+    (6, 1)
+    """
+    return num_workers * ((prefetch_factor or DEFAULT_PREFETCH) + 1) or 1
+
+
+def warm_up(num_workers: int, slots: int, batches: int) -> int:
+    """Return how many of so many batches do not count.
+
+    Those in new memory, but no more than half; and one of each worker, which it began before all were there.
+
+    >>> warm_up(2, slots=6, batches=100), warm_up(2, slots=6, batches=8), warm_up(2, slots=6, batches=3)
+    (6, 4, 2)
+    """
+    return max(1, num_workers, min(slots, batches // 2))
+
+
 def sample_figures(notes: Sequence[SampleNote]) -> SampleFigures | None:
     """Return what samples cost, of one worker's notes."""
     if not notes:
@@ -148,11 +169,12 @@ def batch_figures(
     """Return what batches cost, of one worker's notes and of how much came in how many batches."""
     if not batches:
         return None
-    gaps_s = _gaps_s(samples, batches)
+    warm = batches[min(slots_in_flight(1, None), len(batches) // 2) :]
+    gaps_s = _gaps_s(samples, warm)
     return BatchFigures(
         count=len(batches),
         samples=sum(note.samples for note in batches) / len(batches),
-        collate_s=median(note.stop_s - note.start_s for note in batches),
+        collate_s=median(note.stop_s - note.start_s for note in warm),
         transfer_s=median(gaps_s) if gaps_s else None,
         size_bytes=round(moved_bytes / delivered) if delivered else 0,
     )

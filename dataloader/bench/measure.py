@@ -15,9 +15,9 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import psutil
 
@@ -30,6 +30,8 @@ from dataloader.bench.figures import (
     SampleFigures,
     batch_figures,
     sample_figures,
+    slots_in_flight,
+    warm_up,
 )
 from dataloader.bench.probe import Journal
 from dataloader.bench.subject import Subject
@@ -118,26 +120,31 @@ def _measure_samples(
 
 def _measure_point(subject: Subject, num_workers: int, bounds: Bounds, share_s: float) -> Point:
     loader = subject.loader(num_workers)
-    run = _Run(loader, subject.name, warm_up=max(1, num_workers), step_s=bounds.step_s)
+    run = _Run(loader, subject.name, bounds.step_s)
     run.go(share_s, bounds.samples)
-    return run.point(num_workers)
+    return run.point()
+
+
+class Mark(NamedTuple):
+    """When a batch had come, and the CPU time of this thread then."""
+
+    at_s: float
+    cpu_s: float
 
 
 class _Run:
     """Iterates a loader, epoch after epoch, and looks at the clock after each batch.
 
     Parameters:
-        warm_up: batches before the clock counts.
         step_s: seconds to sleep after each batch.
     """
 
-    def __init__(self, loader: SupervisedLoader, name: str, *, warm_up: int = 1, step_s: float = 0.0) -> None:
-        self._loader, self._name = loader, name
-        self._warm_up, self._step_s = warm_up, step_s
+    def __init__(self, loader: SupervisedLoader, name: str, step_s: float = 0.0) -> None:
+        self._loader, self._name, self._step_s = loader, name, step_s
+        self._slots = slots_in_flight(loader.num_workers, loader.prefetch_factor)
         self._first_s: float | None = None
         self._worker_bytes: int | None = None
-        self._batches = 0
-        self._begin = self._last = (0.0, 0.0)  # time, and CPU time of this thread
+        self._marks: list[Mark] = []
 
     def go(self, share_s: float, most_samples: int | None) -> None:
         """Run until time is up or so many samples have come, and end the workers."""
@@ -149,47 +156,43 @@ class _Run:
             self._loader.close()
 
     def _iterate(self, end_s: float, most_samples: int | None) -> None:
-        start_s = time.monotonic()
+        start_s, marks = time.monotonic(), self._marks
         while True:
-            before = self._batches
+            before = len(marks)
             for _ in cast(Iterable[Any], self._loader):
                 if self._first_s is None:
                     self._first_s = time.monotonic() - start_s
                 if self._step_s:
                     time.sleep(self._step_s)
-                self._note()
-                if self._last[0] >= end_s or self._has_enough(most_samples):
+                marks.append(Mark(time.monotonic(), time.thread_time()))
+                if marks[-1].at_s >= end_s or self._has_enough(most_samples):
                     return
-            if self._batches == before:
+            if len(marks) == before:
                 raise TargetError(f"{self._name} gave no sample: there is nothing to measure")
 
-    def _note(self) -> None:
-        self._last = time.monotonic(), time.thread_time()
-        self._batches += 1
-        if self._batches == self._warm_up:
-            self._begin = self._last
-
     def _has_enough(self, most_samples: int | None) -> bool:
-        counted = self._batches - self._warm_up
-        if counted < 1:
-            return False
-        if counted >= ENOUGH_BATCHES and self._last[0] - self._begin[0] >= ENOUGH_S:
+        marks, warm = self._marks, self._slots
+        if len(marks) >= warm + ENOUGH_BATCHES and marks[-1].at_s - marks[warm].at_s >= ENOUGH_S:
             return True
-        return most_samples is not None and self._loader.stats().samples >= most_samples
+        if most_samples is None or len(marks) <= max(1, self._loader.num_workers):
+            return False
+        return self._loader.stats().samples >= most_samples
 
-    def point(self, num_workers: int) -> Point:
+    def point(self) -> Point:
         """Return what was seen."""
-        stats = self._loader.stats()
-        batches = max(0, self._batches - self._warm_up)
-        (begin_s, begin_cpu_s), (last_s, last_cpu_s) = self._begin, self._last
-        return Point(
-            num_workers=num_workers,
-            first_s=self._first_s,
+        stats, num_workers = self._loader.stats(), self._loader.num_workers
+        counted = self._marks[warm_up(num_workers, self._slots, len(self._marks)) - 1 :]
+        batches = max(0, len(counted) - 1)
+        point = Point(num_workers, self._first_s, worker_bytes=self._worker_bytes)
+        if not batches:
+            return point
+        first, last = counted[0], counted[-1]
+        return replace(
+            point,
             batches=batches,
-            samples=batches * stats.samples / stats.batches if batches else 0,
-            elapsed_s=last_s - begin_s if batches else 0.0,
-            consumer_s=last_cpu_s - begin_cpu_s + batches * self._step_s if batches else 0.0,
-            worker_bytes=self._worker_bytes,
+            samples=batches * stats.samples / stats.batches,
+            elapsed_s=last.at_s - first.at_s,
+            consumer_s=last.cpu_s - first.cpu_s + batches * self._step_s,
         )
 
 

@@ -201,11 +201,14 @@ def _advice(measured: Measured, samples: SampleFigures, chosen: Point, bound: Bo
     if bound is Bound.SAMPLES:
         return _sample_advice(measured, samples, chosen)
     if bound is Bound.COLLATE:
-        return "Collating takes most of a batch's time: let collate_fn write into dataloader.empty()."
+        return (
+            "Collating takes most of a batch's time: return smaller types (uint8 rather than float32), and "
+            "let a collate_fn of your own write into dataloader.empty()."
+        )
     if bound is Bound.TRANSFER:
         return (
             "Moving batches between processes takes most of their time: return smaller types (uint8 rather "
-            "than float32), or let collate_fn write into dataloader.empty()."
+            "than float32), and let a collate_fn of your own write into dataloader.empty()."
         )
     return "The process that receives batches is busy nearly all the time: more workers do not help."
 

@@ -37,15 +37,30 @@ def test_the_slowest_come_first_and_are_few() -> None:
     assert figures.p99_s == 10.0
 
 
+def pairs(*gaps_s: float) -> tuple[list[SampleNote], list[BatchNote]]:
+    """Batches of two samples of 1 s and 0.5 s to collate, with these gaps between them."""
+    samples: list[SampleNote] = []
+    batches: list[BatchNote] = []
+    start_s = 0.0
+    for gap_s in (*gaps_s, 0.0):
+        samples += [note(0, start_s, 1), note(1, start_s + 1, 1)]
+        batches.append(BatchNote(PID, 2, start_s + 2, start_s + 2.5))
+        start_s += 2.5 + gap_s
+    return samples, batches
+
+
 def test_transfer_is_from_a_batch_s_end_to_the_next_one_s_begin() -> None:
-    # Samples of 1 s, two a batch, 0.5 s to collate; then 2 s and 4 s until the next begins.
-    samples = [note(0, 0, 1), note(1, 1, 1), note(2, 4.5, 1), note(3, 5.5, 1), note(4, 11, 1), note(5, 12, 1)]
-    batches = [BatchNote(PID, 2, start, start + 0.5) for start in (2.0, 6.5, 13.0)]
-    figures = batch_figures(samples, batches, moved_bytes=900, delivered=3)
+    figures = batch_figures(*pairs(99.0, 2.0, 4.0), moved_bytes=900, delivered=3)
     assert figures is not None
-    assert (figures.count, figures.samples, figures.collate_s) == (3, 2.0, 0.5)
-    assert figures.transfer_s == 3.0
+    assert (figures.count, figures.samples, figures.collate_s) == (4, 2.0, 0.5)
+    assert figures.transfer_s == 4.0
     assert figures.size_bytes == 300
+
+
+def test_batches_in_new_memory_do_not_count() -> None:
+    figures = batch_figures(*pairs(*[99.0] * 3, *[1.0] * 4), moved_bytes=0, delivered=1)
+    assert figures is not None
+    assert figures.transfer_s == 1.0
 
 
 def test_batches_that_are_too_few_tell_nothing_of_transfer() -> None:
