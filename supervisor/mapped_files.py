@@ -1,14 +1,17 @@
 """Memory-mapped arrays on their way into fresh processes: by the name of their file, not by what is in it.
 
-That holds as long as the file is there under its name. An array whose file is gone or replaced, or whose
-changes are its own (mode "c"), is copied, like any other array.
+That holds as long as the file is there under its name. An array whose file is gone or replaced, or that has
+changes of its own (mode "c"), is copied, like any other array.
 """
 
 from __future__ import annotations
 
 import mmap
 import sys
+from itertools import takewhile
 from typing import Any, NamedTuple
+
+_AGAIN = {"r": "r", "r+": "r+", "w+": "r+", "c": "c"}  # in which mode an array is mapped once more
 
 
 class Mapping(NamedTuple):
@@ -24,26 +27,25 @@ def reduced(value: Any) -> Any:
     if type(value).__name__ != "memmap":
         return NotImplemented
     numpy = sys.modules.get("numpy")
-    if numpy is None or type(value) is not numpy.memmap or value.mode not in ("r", "r+", "w+"):
+    if numpy is None or type(value) is not numpy.memmap or value.mode not in _AGAIN:
         return NotImplemented
     if value.dtype.hasobject or not value.size or not isinstance(value._mmap, mmap.mmap):
         return NotImplemented
     low, high = _bounds(value)
     path = path_at(low)
-    if path is None:
+    if path is None or (value.mode == "c" and has_own_pages(low)):
         return NotImplemented
     start = value.offset - value.offset % mmap.ALLOCATIONGRANULARITY  # where the mapping begins, a view's too
     offset = start + low - numpy.frombuffer(value._mmap, numpy.uint8).ctypes.data
-    mode = "r" if value.mode == "r" else "r+"
+    file = (path, _AGAIN[value.mode], offset, high - low)
     first = value.__array_interface__["data"][0] - low
-    return _open, (path, mode, offset, high - low, first, value.dtype, value.shape, value.strides)
+    return _open, (file, first, value.dtype, value.shape, value.strides)
 
 
-def _open(
-    path: str, mode: Any, offset: int, length: int, first: int, dtype: Any, shape: Any, strides: Any
-) -> Any:
+def _open(file: tuple[str, Any, int, int], first: int, dtype: Any, shape: Any, strides: Any) -> Any:
     import numpy as np
 
+    path, mode, offset, length = file
     whole = np.memmap(path, np.uint8, mode, offset, (length,))
     array = np.ndarray.__new__(np.memmap, shape, dtype, whole, first, strides)
     array.__array_finalize__(whole)  # which file it is of
@@ -61,9 +63,33 @@ def _bounds(array: Any) -> tuple[int, int]:
 
 def path_at(address: int) -> str | None:
     """Return the path of the file that is mapped at ``address``; None where it has none, or none any more."""
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
-        mapping = next((found for line in lines if _contains(found := parsed(line), address)), None)
-    return None if mapping is None else mapping.path
+    for line in _lines("/proc/self/maps"):
+        if _contains(mapping := parsed(line), address):
+            return mapping.path
+    return None
+
+
+def has_own_pages(address: int) -> bool:
+    """Whether the mapping at ``address`` was written to, and keeps that to itself, or may have been."""
+    lines = iter(_lines("/proc/self/smaps"))
+    for line in lines:
+        if not _is_fact(line) and _contains(parsed(line), address):
+            facts = dict(fact.split(":") for fact in takewhile(_is_fact, lines))
+            return any(facts.get(name, "0 kB").strip() != "0 kB" for name in ("Anonymous", "Swap"))
+    return True
+
+
+def _lines(path: str) -> list[str]:
+    """Return the lines of a file of the kernel's; none where it has no such file."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as lines:
+            return lines.readlines()
+    except OSError:
+        return []
+
+
+def _is_fact(line: str) -> bool:
+    return line.partition(" ")[0].endswith(":")
 
 
 def _contains(mapping: Mapping, address: int) -> bool:

@@ -39,7 +39,7 @@ PARTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
-@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
 def test_an_array_and_its_parts_travel_by_name(path: Path, mode: Any, part: Any) -> None:
     array = part(np.load(path, mmap_mode=mode))
     arrived, size_bytes = carried(array)
@@ -47,7 +47,7 @@ def test_an_array_and_its_parts_travel_by_name(path: Path, mode: Any, part: Any)
     assert type(arrived) is np.memmap
     assert (arrived.dtype, arrived.shape, arrived.strides) == (array.dtype, array.shape, array.strides)
     assert np.array_equal(arrived, array)
-    assert arrived.flags.writeable == (mode == "r+")
+    assert arrived.flags.writeable == (mode != "r")
     again, _ = carried(arrived)
     assert np.array_equal(again, array)
 
@@ -67,6 +67,14 @@ def test_changes_of_its_own_are_copied(path: Path) -> None:
     arrived, size_bytes = carried(array)
     assert arrived[0, 0] == -1
     assert size_bytes > array.nbytes
+
+
+def test_what_is_written_to_an_array_of_ones_own_stays_there(path: Path) -> None:
+    array = np.load(path, mmap_mode="c")
+    arrived, size_bytes = carried(array)
+    assert size_bytes < SMALL_BYTES
+    arrived[0, 0] = -1
+    assert array[0, 0] == np.load(path)[0, 0] == 0
 
 
 @pytest.mark.parametrize("replaced", [True, False])
