@@ -6,20 +6,14 @@ changes of its own (mode "c"), is copied, like any other array.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import sys
+from collections.abc import Iterator
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 _AGAIN = {"r": "r", "r+": "r+", "w+": "r+", "c": "c"}  # in which mode an array is mapped once more
-
-
-class Mapping(NamedTuple):
-    """A range of addresses of this process, and the file that it maps: None where that has no name now."""
-
-    start: int
-    stop: int
-    path: str | None
 
 
 def reduced(value: Any) -> Any:
@@ -64,48 +58,49 @@ def _bounds(array: Any) -> tuple[int, int]:
 def path_at(address: int) -> str | None:
     """Return the path of the file that is mapped at ``address``; None where it has none, or none any more."""
     for line in _lines("/proc/self/maps"):
-        if _contains(mapping := parsed(line), address):
-            return mapping.path
+        if is_of(line, address):
+            return path_in(line)
     return None
 
 
 def has_own_pages(address: int) -> bool:
     """Whether the mapping at ``address`` was written to, and keeps that to itself, or may have been."""
-    lines = iter(_lines("/proc/self/smaps"))
+    lines = _lines("/proc/self/smaps")
     for line in lines:
-        if not _is_fact(line) and _contains(parsed(line), address):
+        if not _is_fact(line) and is_of(line, address):
             facts = dict(fact.split(":") for fact in takewhile(_is_fact, lines))
             return any(facts.get(name, "0 kB").strip() != "0 kB" for name in ("Anonymous", "Swap"))
     return True
 
 
-def _lines(path: str) -> list[str]:
-    """Return the lines of a file of the kernel's; none where it has no such file."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as lines:
-            return lines.readlines()
-    except OSError:
-        return []
+def _lines(path: str) -> Iterator[str]:
+    """Give the lines of a file of the kernel's; none where it has no such file."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="surrogateescape") as lines:
+        yield from lines
 
 
 def _is_fact(line: str) -> bool:
     return line.partition(" ")[0].endswith(":")
 
 
-def _contains(mapping: Mapping, address: int) -> bool:
-    return mapping.start <= address < mapping.stop
+def is_of(line: str, address: int) -> bool:
+    """Whether a line of ``/proc/self/maps`` is about the mapping at ``address``.
 
-
-def parsed(line: str) -> Mapping:
-    """Return what a line of ``/proc/self/maps`` says.
-
-    >>> parsed("7f00-7fff r--s 00000000 08:01 42    /data/a file.npy")
-    Mapping(start=32512, stop=32767, path='/data/a file.npy')
-    >>> parsed("7f00-7fff r--s 00000000 08:01 42    /data/gone.npy (deleted)").path is None
+    >>> is_of("7f00-7fff r--s 00000000 08:01 42    /data/a file.npy", 0x7f10)
     True
     """
-    addresses, _rights, _offset, _device, _inode, *rest = line.rstrip("\n").split(maxsplit=5)
-    start, stop = (int(address, 16) for address in addresses.split("-"))
+    start, _, stop = line.partition(" ")[0].partition("-")
+    return int(start, 16) <= address < int(stop, 16)
+
+
+def path_in(line: str) -> str | None:
+    """Return the file that a line of ``/proc/self/maps`` names; None where that has no name, or none now.
+
+    >>> path_in("7f00-7fff r--s 00000000 08:01 42    /data/a file.npy")
+    '/data/a file.npy'
+    >>> path_in("7f00-7fff r--s 00000000 08:01 42    /data/gone.npy (deleted)") is None
+    True
+    """
+    _range, _rights, _offset, _device, _inode, *rest = line.rstrip("\n").split(maxsplit=5)
     path = rest[0].replace("\\012", "\n") if rest else ""
-    is_file = path.startswith("/") and not path.endswith(" (deleted)")
-    return Mapping(start, stop, path if is_file else None)
+    return path if path.startswith("/") and not path.endswith(" (deleted)") else None
