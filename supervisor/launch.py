@@ -4,7 +4,9 @@ A fresh interpreter is started by ``multiprocess``' own bootstrap, which brings 
 unpickle our own functions, but never the caller's ``__main__``: what is defined there travels by value, so
 that a script needs no ``if __name__ == "__main__"``. For the rest see surroundings.
 
-Both kinds lead a session of their own: a terminal's Ctrl-C reaches the consumer alone.
+Both kinds lead a session of their own: a terminal's Ctrl-C reaches the consumer alone. A fresh interpreter
+that was started by its parent's main thread dies with it from its first line on, for it is busy with imports
+for long, and cannot look: see ``die_with_parent``. A supervisor ends that once its workers are there.
 """
 
 from __future__ import annotations
@@ -15,12 +17,17 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from supervisor.linux import create_owned_pipe
+from supervisor.linux import SET_PARENT_DEATH_SIGNAL, create_owned_pipe
 from supervisor.surroundings import working_directory
 
+DIE_WITH_PARENT = (
+    "import ctypes, os; ctypes.CDLL(None).prctl({option}, {signal}, 0, 0, 0); "
+    "os.getppid() == {parent} or os._exit(1); "
+)
 HASH_SEED = "0"  # fresh interpreters share one, or sets would be ordered differently in each
 
 
@@ -44,13 +51,11 @@ def spawn(
     It inherits ``descriptors`` under the same numbers, and ``stderr_fd`` as its standard error: None: ours.
     The caller must wait for it.
     """
-    from multiprocess.spawn import get_command_line
-
     told = pickle.dumps(_preparation()) + pickle.dumps(_Boot(target, args))
     reader, writer = create_owned_pipe()  # which can be closed twice, by who is interrupted
     try:
         process = subprocess.Popen(
-            get_command_line(pipe_handle=reader.fileno()),
+            _command_line(reader.fileno()),
             pass_fds=(reader.fileno(), *descriptors),
             stdin=subprocess.DEVNULL,
             stderr=stderr_fd,
@@ -65,6 +70,16 @@ def spawn(
         writer.close()
         reader.close()
     return process.pid
+
+
+def _command_line(pipe_fd: int) -> list[str]:
+    from multiprocess.spawn import get_command_line
+
+    *options, program, mark = get_command_line(pipe_handle=pipe_fd)
+    if threading.current_thread() is threading.main_thread():  # the end of another need not be the process'
+        first = {"option": SET_PARENT_DEATH_SIGNAL, "signal": int(signal.SIGKILL), "parent": os.getpid()}
+        program = DIE_WITH_PARENT.format(**first) + program
+    return [*options, program, mark]
 
 
 def _reset_signals() -> None:

@@ -119,10 +119,10 @@ def open_pidfd(pid: int) -> int | None:
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Ask the kernel to send us ``signal_number`` when the *thread* that made us ends.
+    """Ask the kernel to send us ``signal_number`` when the *thread* that made us ends; 0: nothing.
 
-    For workers only, whose parent has one thread: a supervisor made by a thread of the user's would end
-    with that thread.
+    For workers, whose parent has one thread: a supervisor made by a thread of the user's would end with that
+    thread.
     """
     _checked(_libc.prctl(SET_PARENT_DEATH_SIGNAL, signal_number, 0, 0, 0))
 

@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from supervisor import child, exceptions, launch
 from supervisor.channel import Channel, close_all, opened
 from supervisor.inspection import Inspector
-from supervisor.linux import fill_standard_descriptors, open_pidfd
+from supervisor.linux import die_with_parent, fill_standard_descriptors, open_pidfd
 from supervisor.memory import rss_bytes
 from supervisor.messages import (
     Broken,
@@ -260,6 +260,7 @@ class Supervisor:
         self._own_cgroups.settle_in(self._oom.group)
         for worker in range(start.workers):
             self._make_worker(worker, restarts=0)
+        die_with_parent(0)  # from here on we look ourselves: see launch
 
     def _drop_lifeline(self) -> None:
         fd, self._lifeline_fd = self._lifeline_fd, None
