@@ -97,8 +97,7 @@ def kill_consumer(situation: str, start_method: str, delay_s: float) -> Aftermat
         assert not any(map(_uses_shared_memory_files, marked(mark)))
         process.kill()
         gone_s = _time_until(lambda: not marked(mark))
-    # Others may use /dev/shm for a moment; what nobody removes is ours.
-    assert wait_until(lambda: set(os.listdir("/dev/shm")) <= in_shared_memory, timeout_s=BOUND_S)
+    assert wait_until(lambda: not _abandoned(in_shared_memory), timeout_s=BOUND_S)
     return Aftermath(gone_s, family)
 
 
@@ -133,10 +132,21 @@ def _environment(pid: int) -> bytes:
 
 
 def _uses_shared_memory_files(pid: int) -> bool:
+    return "/dev/shm/" in _maps(pid)
+
+
+def _abandoned(before: set[str]) -> set[str]:
+    """Return what is new in shared memory and mapped by no process: others use it too."""
+    new = set(os.listdir("/dev/shm")) - before
+    maps = "".join(map(_maps, psutil.pids())) if new else ""
+    return {name for name in new if f"/dev/shm/{name}" not in maps}
+
+
+def _maps(pid: int) -> str:
     try:
-        return "/dev/shm/" in Path(f"/proc/{pid}/maps").read_text()
+        return Path(f"/proc/{pid}/maps").read_text()
     except OSError:
-        return False
+        return ""
 
 
 def _time_until(condition: Callable[[], object]) -> float:
