@@ -154,7 +154,7 @@ class SupervisedLoader(ResumableLoader):
         pool.stop()
         server = self._server(recipe, seed, self.worker_init_fn)
         try:
-            pool.start(server.serve, server.set_up, server.warm_up)
+            pool.start(server.serve, server.set_up)
         except PayloadError as error:
             names = ("dataset", "collate_fn", "worker_init_fn")
             parts = {name: getattr(self, name) for name in names}

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from dataloader import wire
-from dataloader.arena import SMALL_BYTES, Arena
-from dataloader.collate import default_collate
+from dataloader.arena import Arena
 from dataloader.pieces import Seeds
-from dataloader.random_state import LazySetter, kept_random_state, set_random_state
-from dataloader.recipe import Order, Recipe, WorkerInit, sample_place, where
+from dataloader.random_state import LazySetter, set_random_state
+from dataloader.recipe import Recipe, WorkerInit, sample_place, where
 from dataloader.sample_errors import Survivors, packed_failures
 from dataloader.slots import map_shared
 from dataloader.streams import StreamEnded, StreamRecipe
@@ -31,10 +27,8 @@ from supervisor import exceptions
 from supervisor.channel import Channel, close_all
 from supervisor.child import WorkerContext
 from supervisor.linux import fill_standard_descriptors
-from supervisor.page import CANCELLED, DONE, RECORD_BYTES, WORKED, Page, State
+from supervisor.page import CANCELLED, DONE, WORKED, State
 from supervisor.payload import PayloadError
-
-MADE_UP = [(0, 0.0), np.zeros(SMALL_BYTES)]  # samples
 
 _NOTHING = memoryview(b"")
 
@@ -67,21 +61,6 @@ class Server:
     def become(self, context: WorkerContext) -> WorkerInfo:
         """Let code in this process know which worker it runs in."""
         return become_worker(context.worker, context.num_workers, self.seed, self.recipe.dataset)
-
-    def warm_up(self) -> None:
-        """Make two batches of made-up samples, a small one and one for a slot, and send them to nobody.
-
-        The first run of code in a forked process costs several times the next: it copies pages.
-        """
-        ours, theirs = Channel.pair()
-        page = Page(memoryview(bytearray(RECORD_BYTES)))
-        stand_in = Server(Recipe(MADE_UP, default_collate), seed=0, init=None)
-        for number in range(len(MADE_UP)):
-            ours.send(wire.encode_task(Task(number, Order(0, 0, number, [number]), None, False, ()))[0])
-        ours.socket.shutdown(socket.SHUT_WR)
-        with kept_random_state():
-            stand_in.serve(theirs, WorkerContext(0, 1, page))
-        ours.close()
 
     def serve(self, pipe: Channel, context: WorkerContext) -> None:
         """Answer tasks until the pipe ends."""

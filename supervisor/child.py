@@ -2,8 +2,6 @@
 
 settle in        own process group, dies with the supervisor, no signal handlers of the parent's,
                  first choice of the kernel's when memory runs out, faulthandler into a memory file
-be called        the first message of its pipe, the supervisor's, tells it which worker it is; a spare waits
-                 for that, having loaded what is cheap to load
 load, set up     the page says STARTING
 ready            the page says IDLE, the supervisor is told
 serve            the user's function, until its pipe ends, or it leaves as its page tells it to
@@ -17,12 +15,11 @@ import faulthandler
 import io
 import itertools
 import os
-import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from supervisor import exceptions, launch, memory_cgroup
 from supervisor.channel import Channel, close_all
@@ -53,15 +50,7 @@ class WorkerContext:
 
 Setup = Callable[[WorkerContext], None]
 Serve = Callable[[Channel, WorkerContext], None]
-WarmUp = Callable[[], None]
-
-
-class Job(NamedTuple):
-    """What a worker is to do: see ``WorkerPool.start``."""
-
-    serve: Serve
-    setup: Setup | None = None
-    warm_up: WarmUp | None = None
+Job = tuple[Setup | None, Serve]
 
 
 @dataclass(frozen=True)
@@ -80,37 +69,17 @@ class Handles:
 
 @dataclass(frozen=True)
 class Birth:
-    """What a worker process is made with. ``is_spare``: which worker it will be is not known yet."""
+    """All that a worker process is told. ``cgroup``: the folder of the memory cgroup made for it."""
 
+    worker: int
     num_workers: int
     supervisor_pid: int
     handles: Handles
-    is_spare: bool = False
-
-
-class Call(NamedTuple):
-    """Which worker a process is to be. ``cgroup``: the folder of the memory cgroup made for it."""
-
-    worker: int
     cgroup: str | None = None
-
-    def encode(self) -> bytes:
-        return pickle.dumps(tuple(self))
-
-    @classmethod
-    def decode(cls, data: bytes) -> Call:
-        return cls(*pickle.loads(data))
-
-
-class Loader(NamedTuple):
-    """How a worker comes by its job. ``is_cheap``: a spare may have it, too."""
-
-    load: Callable[[], Job]
-    is_cheap: bool
 
 
 def run_forked(
-    birth: Birth, loader: Loader, stderr_fd: int, not_ours: Callable[[], Iterable[int]]
+    birth: Birth, load: Callable[[], Job], stderr_fd: int, not_ours: Callable[[], Iterable[int]]
 ) -> NoReturn:
     """Be a worker, in a child that the supervisor forked.
 
@@ -123,7 +92,7 @@ def run_forked(
         close_all(not_ours())
         _forget_parent_processes()
 
-    _live_and_exit(birth, arrive, loader)
+    _live_and_exit(birth, arrive, load)
 
 
 def run_fresh(birth: Birth, payload: Payload, surroundings: Surroundings) -> NoReturn:
@@ -138,7 +107,7 @@ def run_fresh(birth: Birth, payload: Payload, surroundings: Surroundings) -> NoR
         payload.import_modules()
         return load_job(payload, surroundings)
 
-    _live_and_exit(birth, arrive, Loader(load, is_cheap=False))
+    _live_and_exit(birth, arrive, load)
 
 
 def load_job(payload: Payload, surroundings: Surroundings) -> Job:
@@ -148,49 +117,29 @@ def load_job(payload: Payload, surroundings: Surroundings) -> Job:
     return job
 
 
-def _live_and_exit(birth: Birth, arrive: Callable[[], None], loader: Loader) -> NoReturn:
+def _live_and_exit(birth: Birth, arrive: Callable[[], None], load: Callable[[], Job]) -> NoReturn:
     """Never return to the caller's stack, which is a copy of the supervisor's."""
     code = 1
-    call: Call | None = None
     try:
         arrive()
         _settle_in(birth)
-        job = _loaded_early(loader) if birth.is_spare and loader.is_cheap else None
-        pipe = Channel.from_descriptor(birth.handles.pipe)
-        call = _await_call(pipe)
-        if call is not None:
-            _serve_until_end(birth, call, pipe, loader.load if job is None else lambda: job)
+        _serve_until_end(birth, load)
         _wind_up()
         code = 0
     except SystemExit as error:
         code = _exit_code(error)
     except BaseException as error:
-        me = "a spare worker" if call is None else f"worker {call.worker}"
-        os.pwrite(birth.handles.words, exceptions.pack(error, f"in {me} (pid {os.getpid()})"), 0)
+        where = f"in worker {birth.worker} (pid {os.getpid()})"
+        os.pwrite(birth.handles.words, exceptions.pack(error, where), 0)
     finally:
         launch.exit_with(code)
 
 
-def _loaded_early(loader: Loader) -> Job:
-    """Return the job, with what it needs in memory and in cache as far as that can be had now."""
-    job = loader.load()
-    if job.warm_up is not None:
-        job.warm_up()
-    return job
-
-
-def _await_call(pipe: Channel) -> Call | None:
-    """Wait to be told which worker this is; None: nobody needs it."""
-    message = pipe.receive()
-    return None if message is None else Call.decode(message.data)
-
-
-def _serve_until_end(birth: Birth, call: Call, pipe: Channel, load: Callable[[], Job]) -> None:
-    if call.cgroup is not None:
-        memory_cgroup.join(call.cgroup)
-    page = PageFile(birth.handles.pages).page(call.worker)
+def _serve_until_end(birth: Birth, load: Callable[[], Job]) -> None:
+    pipe = Channel.from_descriptor(birth.handles.pipe)
+    page = PageFile(birth.handles.pages).page(birth.worker)
     try:
-        _work(pipe, WorkerContext(call.worker, birth.num_workers, page), load, birth.handles.ready)
+        _work(pipe, WorkerContext(birth.worker, birth.num_workers, page), load, birth.handles.ready)
     except BrokenPipeError:
         if not pipe.ended:
             raise
@@ -199,12 +148,12 @@ def _serve_until_end(birth: Birth, call: Call, pipe: Channel, load: Callable[[],
 
 
 def _work(pipe: Channel, context: WorkerContext, load: Callable[[], Job], ready_fd: int) -> None:
-    job = load()
-    if job.setup is not None:
-        job.setup(context)
+    setup, serve = load()
+    if setup is not None:
+        setup(context)
     context.page.ready()
     os.eventfd_write(ready_fd, 1)
-    job.serve(pipe, context)
+    serve(pipe, context)
 
 
 def _settle_in(birth: Birth) -> None:
@@ -216,6 +165,8 @@ def _settle_in(birth: Birth) -> None:
         signal.signal(number, signal.SIG_DFL)
     _print_at_once()
     _volunteer_for_oom()
+    if birth.cgroup is not None:
+        memory_cgroup.join(birth.cgroup)
     _yield_to_consumer()
     faulthandler.enable(birth.handles.stack, all_threads=True)
     faulthandler.register(STACK_SIGNAL, birth.handles.stack, all_threads=True)

@@ -62,13 +62,11 @@ from supervisor.payload import Payload
 from supervisor.policy import RestartWindow
 from supervisor.relay import Relay
 from supervisor.report import ExitReport
-from supervisor.reserve import Newborn, Reserve
 from supervisor.stopping import OrderedStop
 from supervisor.surroundings import Surroundings
 from supervisor.verdict import ExitReason, MemoryFacts
 from supervisor.worker import Remains, Worker
 
-CHEAP_BYTES = 1 << 20  # of a job that a spare may load before it is needed
 FLUSH_S = 0.5  # for what workers wrote last, where it is read slowly
 
 
@@ -126,7 +124,6 @@ class Supervisor:
         self._window = RestartWindow(settings.policy) if settings.policy else None
         self._someone_was_ready = False
         self._restarts: list[Restart] = []
-        self._reserve = Reserve()
         self._gave_up = False
         self._check_wanted = False
         self._stop: OrderedStop | None = None
@@ -170,7 +167,6 @@ class Supervisor:
             self._enforce_stop()
             self._answer_check()
             self._flush()
-            self._keep_reserve()
             self._inspect()
         self._own_cgroups.close()
         return self._relay.finish(FLUSH_S)
@@ -184,7 +180,7 @@ class Supervisor:
             poll.register(self._control, select.POLLIN | (select.POLLOUT if self._outbox else 0))
         pidfds = [worker.pidfd for worker in self._workers.values()]
         watched = [self._ready_fd, self._consumer_fd, self._lifeline_fd, *self._sigchld_fds[:1]]
-        for fd in [*watched, *pidfds, *self._reserve.pidfds]:
+        for fd in [*watched, *pidfds]:
             if fd is not None:
                 poll.register(fd, select.POLLIN)
         self._relay.register(poll)
@@ -206,7 +202,6 @@ class Supervisor:
     def _kill_everything(self) -> None:
         for worker in self._workers.values():
             worker.signal_group(signal.SIGKILL)
-        self._reserve.dismiss()
         self._own_cgroups.close(ORPHANED_S)
 
     # ---- commands --------------------------------------------------------------------------------
@@ -246,7 +241,6 @@ class Supervisor:
 
     def _start(self, start: Start, descriptors: list[int]) -> None:
         self._drop_lifeline()
-        self._reserve.dismiss()
         self._lifeline_fd, *brought = descriptors
         if start.surroundings is not None:
             self._take_surroundings(start.surroundings.received([brought.pop(0)]))
@@ -283,31 +277,26 @@ class Supervisor:
     # ---- workers ---------------------------------------------------------------------------------
 
     def _make_worker(self, worker: int, restarts: int, death_s: float | None = None) -> None:
-        born = self._reserve.take() or self._give_birth()
-        page = self._pages.page(worker)
-        page.reset()
-        made = self._workers[born.pid] = Worker(worker, born.pid, restarts, page, born.remains)
-        made.stderr = born.stderr
-        made.replaces_death_s, made.cgroup = death_s, self._own_cgroups.make()
-        self._oom.admit(born.pid, made.cgroup)
-        folder = None if made.cgroup is None else str(made.cgroup.folder)
-        with contextlib.suppress(BrokenPipeError):  # it has died by now, which will be seen
-            born.pipe.send(child.Call(worker, folder).encode())
-        pidfd = [] if made.pidfd is None else [os.dup(made.pidfd)]
-        self._say(Started(worker, born.pid, restarts), [born.pipe.socket.detach(), *pidfd])
-
-    def _give_birth(self, *, is_spare: bool = False) -> Newborn:
         ours, theirs = Channel.pair()
         remains = Remains.create()
+        page = self._pages.page(worker)
+        page.reset()
         handles = child.Handles(theirs.fileno(), self._pages.fd, remains.stack, remains.words, self._ready_fd)
-        birth = child.Birth(self._num_workers, os.getpid(), handles, is_spare)
+        cgroup = self._own_cgroups.make()
+        folder = None if cgroup is None else str(cgroup.folder)
+        birth = child.Birth(worker, self._num_workers, os.getpid(), handles, folder)
         source, stderr_fd = self._relay.open()
-        pid = self._start_process(birth, ours, stderr_fd)
+        pid = self._give_birth(birth, ours, stderr_fd)
         os.close(stderr_fd)
         theirs.close()
-        return Newborn(pid, ours, remains, source)
+        made = self._workers[pid] = Worker(worker, pid, restarts, page, remains)
+        made.stderr = source
+        made.replaces_death_s, made.cgroup = death_s, cgroup
+        self._oom.admit(pid, cgroup)
+        pidfd = [] if made.pidfd is None else [os.dup(made.pidfd)]
+        self._say(Started(worker, pid, restarts), [ours.socket.detach(), *pidfd])
 
-    def _start_process(self, birth: child.Birth, ours: Channel, stderr_fd: int) -> int:
+    def _give_birth(self, birth: child.Birth, ours: Channel, stderr_fd: int) -> int:
         if self._settings.start_method == "spawn":
             assert self._payload is not None
             inherited = [*self._payload.descriptors(), *birth.handles.all()]
@@ -316,13 +305,8 @@ class Supervisor:
         launch.flush_output()
         pid = os.fork()
         if pid == 0:
-            child.run_forked(birth, self._loader, stderr_fd, lambda: self._not_a_workers(ours, stderr_fd))
+            child.run_forked(birth, self._load_job, stderr_fd, lambda: self._not_a_workers(ours, stderr_fd))
         return pid
-
-    @property
-    def _loader(self) -> child.Loader:
-        is_cheap = self._payload is None or self._payload.in_band_bytes <= CHEAP_BYTES
-        return child.Loader(self._load_job, is_cheap)
 
     def _load_job(self) -> child.Job:
         if self._job is not None:
@@ -339,8 +323,7 @@ class Supervisor:
         relayed = self._relay.descriptors()
         sockets = [self._control.socket.detach(), ours.socket.detach()]
         own = [*self._sigchld_fds, *self._oom.descriptors()]
-        spare = self._reserve.let_go()
-        return [*sockets, stderr_fd, *watched, *own, *unsent, *siblings, *spare, *relayed]
+        return [*sockets, stderr_fd, *watched, *own, *unsent, *siblings, *relayed]
 
     def _reap(self) -> None:
         ended = [worker for worker in self._workers.values() if worker.has_exited()]
@@ -363,28 +346,7 @@ class Supervisor:
         is_unasked = report.reason is not ExitReason.CLOSED and self._stop is None
         retired = is_unasked and self._shrinks_after(report)
         gave_up = self._decide_on(report, worker) if is_unasked and not retired else None
-        self._note_need(report)
         self._say(Died(report, exception, gave_up, retired))
-
-    def _note_need(self, report: ExitReport) -> None:
-        """Have a spare from now on, or none where memory is short or a fresh interpreter would be one."""
-        if report.reason in (ExitReason.OOM_KILLED, ExitReason.MEMORY_LIMIT):
-            self._reserve.dismiss()
-        elif self._restarts and self._settings.start_method != "spawn":
-            self._reserve.want(time.monotonic())
-
-    def _keep_reserve(self) -> None:
-        now = time.monotonic()
-        self._reserve.sweep(now)
-        if not self._reserve.lacks(now) or self._restarts or not self._all_at_work():
-            return
-        try:
-            self._reserve.put(self._give_birth(is_spare=True))
-        except OSError:  # what is short for a spare will be short for a worker, who will say so
-            self._reserve.dismiss()
-
-    def _all_at_work(self) -> bool:
-        return all(worker.announced for worker in self._workers.values())
 
     def _advice(self, memory: MemoryFacts) -> str:
         """Say what would help against OOM kills. What a fork inherits costs nothing more."""
@@ -499,7 +461,6 @@ class Supervisor:
         """Stop all workers at once. Their pipes are closed: they have a while to end by themselves."""
         if self._stop is None:
             self._restarts.clear()
-            self._reserve.dismiss()
             self._stop = OrderedStop(time.monotonic(), self._settings.close_s, self._settings.terminate_s)
 
     def _enforce_stop(self) -> None:
@@ -508,7 +469,7 @@ class Supervisor:
         for number in self._stop.due(time.monotonic()):
             for worker in self._workers.values():
                 worker.signal_group(number)
-        if (not self._workers and self._reserve.is_empty) or self._stop.is_given_up:
+        if not self._workers or self._stop.is_given_up:
             self._end_stop()
 
     def _end_stop(self) -> None:

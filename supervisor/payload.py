@@ -131,11 +131,6 @@ class Payload:
         """Return this payload as it is here, where its ``descriptors()`` have arrived as these."""
         return replace(self, fd=descriptors[0], shared=tuple(descriptors[1:]))
 
-    @property
-    def in_band_bytes(self) -> int:
-        """How much of it each who loads it copies."""
-        return self.spans[0][1]
-
     def close(self) -> None:
         close_all(self.descriptors())
 

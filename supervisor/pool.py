@@ -31,7 +31,7 @@ from types import TracebackType
 from supervisor import exceptions
 from supervisor import handle as supervisor_handle
 from supervisor.channel import Channel, Message, MessageLost, QuietSocket, Raw, adopt_socket, discard, opened
-from supervisor.child import Job, Serve, Setup, WarmUp
+from supervisor.child import Serve, Setup
 from supervisor.handle import SupervisorHandle
 from supervisor.linux import fill_standard_descriptors, own, require_linux
 from supervisor.messages import (
@@ -184,14 +184,12 @@ class WorkerPool:
 
     # ---- starting --------------------------------------------------------------------------------
 
-    def start(self, serve: Serve, setup: Setup | None = None, warm_up: WarmUp | None = None) -> None:
+    def start(self, serve: Serve, setup: Setup | None = None) -> None:
         """Start all workers and wait until they are ready.
 
         Parameters:
             serve: called in each worker with its pipe and WorkerContext; returns when the pipe ends.
             setup: called first, with the WorkerContext; what it raises is a start-up error.
-            warm_up: called before that in a process that waits to replace a worker, so that it can begin at
-                once: it may run through what ``serve`` will do, and must change nothing.
 
         Raises:
             PayloadError: they cannot be pickled, and the start method needs that.
@@ -202,11 +200,10 @@ class WorkerPool:
         self._require_ours()
         if self.workers:
             raise RuntimeError("the workers are running: call stop() first")
-        job = Job(serve, setup, warm_up)
         if self._settings.start_method == "fork":
-            self._start_by_fork(job)
+            self._start_by_fork(serve, setup)
         else:
-            self._start_by_payload(Payload.pack(job))
+            self._start_by_payload(Payload.pack((setup, serve)))
         self._await_ready()
 
     def check(self) -> None:
@@ -223,9 +220,9 @@ class WorkerPool:
         self.raise_if_broken()
         self._await_ready()
 
-    def _start_by_fork(self, job: Job) -> None:
+    def _start_by_fork(self, serve: Serve, setup: Setup | None) -> None:
         self._part_from_supervisor()
-        self._begin(SupervisorHandle.fork(self._settings, self._pages.fd, job), None)
+        self._begin(SupervisorHandle.fork(self._settings, self._pages.fd, (setup, serve)), None)
 
     def _start_by_payload(self, payload: Payload) -> None:
         if self._supervisor is not None and not self._supervisor.control.ended:

@@ -82,9 +82,9 @@ def replace_many(start_method: str, settling: int, measured: int) -> tuple[Holdi
         batches = _endless(loader)
         next(batches)
         supervisor_pid = psutil.Process(loader.workers()[0].pid).ppid()
-        _replace(loader, batches, settling, supervisor_pid)
+        _replace(loader, batches, settling)
         before = Holdings.now(supervisor_pid)
-        _replace(loader, batches, settling + measured, supervisor_pid)
+        _replace(loader, batches, settling + measured)
         return before, Holdings.now(supervisor_pid)
 
 
@@ -93,14 +93,13 @@ def _endless(loader: DataLoader) -> Iterator[Any]:
         yield from loader
 
 
-def _replace(loader: DataLoader, batches: Iterator[Any], total: int, supervisor_pid: int) -> None:
-    """Kill whoever is ready, after each batch, until so many are replaced and all are there, and a spare."""
+def _replace(loader: DataLoader, batches: Iterator[Any], total: int) -> None:
+    """Kill whoever is ready, after each batch, until so many are replaced and all are there and ready."""
     while len(loader.reports) < total:
         for worker in _ready(loader):
             kill_if_alive(worker.pid)
         next(batches)
-    wanted = loader.num_workers, loader.num_workers + 1
-    while (len(_ready(loader)), len(living_descendants(supervisor_pid))) != wanted:
+    while len(_ready(loader)) < loader.num_workers:
         next(batches)
 
 

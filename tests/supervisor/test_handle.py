@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import pytest
 
 from supervisor.channel import Channel, close_all, opened
-from supervisor.child import Job
 from supervisor.handle import SupervisorHandle
 from supervisor.messages import Check, Command, Event, Ready, Settings, Start, Started, Stop, Stopped, decode
 from supervisor.page import PageFile
@@ -79,10 +78,10 @@ def test_a_supervisor_serves_and_ends_when_its_pipe_closes(start_method: str) ->
     pages = PageFile.create(2)
     payload = None
     if start_method == "fork":
-        handle = SupervisorHandle.fork(settings("fork"), pages.fd, Job(serve))
+        handle = SupervisorHandle.fork(settings("fork"), pages.fd, (None, serve))
     else:
         handle = SupervisorHandle.spawn(settings("forkserver"), pages.fd)
-        payload = Payload.pack(Job(serve))
+        payload = Payload.pack((None, serve))
     lifeline = handle.start_workers(1, 2, payload)
     events: list[Command | Event] = []
     pipes: list[int] = []  # kept open: a worker whose pipe ends need not say that it is ready
@@ -106,7 +105,7 @@ def test_a_supervisor_serves_and_ends_when_its_pipe_closes(start_method: str) ->
 @pytest.mark.parametrize("wait_s", [0.0, 60.0], ids=["of nobody", "of live workers"])
 def test_the_end_of_the_lifeline_is_said_with_the_runs_number(wait_s: float) -> None:
     pages = PageFile.create(1)
-    handle = SupervisorHandle.fork(settings("fork"), pages.fd, Job(serve))
+    handle = SupervisorHandle.fork(settings("fork"), pages.fd, (None, serve))
     lifeline = handle.start_workers(5, 1 if wait_s else 0, None)
     events: list[Command | Event] = []
     pipes: list[int] = []

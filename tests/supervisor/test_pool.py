@@ -31,7 +31,7 @@ from tests.forks import fork, in_child
 from tests.limits import descriptors_without_garbage
 from tests.processes import is_gone, kill_and_await_death, living_descendants, open_descriptors, wait_until
 from tests.supervisor import toys
-from tests.supervisor.toys import EAGER, START_METHODS, await_reports, await_spare, end_worker, serve
+from tests.supervisor.toys import EAGER, START_METHODS, await_reports, end_worker, serve
 
 
 @pytest.fixture(scope="module", params=START_METHODS)
@@ -403,14 +403,13 @@ def test_fifty_replacements_leave_no_descriptor(start_method: str) -> None:
     with WorkerPool(2, start_method=start_method, policy=EAGER) as pool:
         pool.start(serve)
         end_worker(pool, 0, b"kill")
-        await_spare(pool)
+        pool.check()
         supervisor = toys.supervisor_pid(pool)
         before = len(descriptors_without_garbage()), _lasting_descriptors(supervisor)
         for count in range(2, 52):
             pool.workers[0].pipe.send(b"kill")
             await_reports(pool, count)
             pool.check()
-        await_spare(pool)
         assert (len(open_descriptors()), _lasting_descriptors(supervisor)) == before
 
 

@@ -21,7 +21,7 @@ from supervisor.child import WorkerContext
 from supervisor.page import DONE, State
 from supervisor.policy import RestartPolicy
 from supervisor.pool import WorkerPool
-from tests.processes import living_descendants, open_descriptors, wait_until
+from tests.processes import open_descriptors
 
 START_METHODS = ["fork", "forkserver", "spawn"]
 EAGER = RestartPolicy(max_restarts=1000, backoff=0.0)
@@ -240,21 +240,3 @@ def measure(fd: int, data: bytes) -> None:
 def fail() -> None:
     sys.stderr.close()  # its traceback is not wanted
     raise ValueError("on purpose")
-
-
-def spares(pool: WorkerPool) -> set[int]:
-    """Return the pids of the supervisor's children that are nobody's worker."""
-    return {*living_descendants(supervisor_pid(pool))} - {*pids(pool)}
-
-
-def await_spare(pool: WorkerPool) -> int:
-    await_replacement(pool, 0)
-    assert wait_until(lambda: spares(pool), timeout_s=5.0)
-    (spare,) = spares(pool)
-    return spare
-
-
-def await_replacement(pool: WorkerPool, worker: int) -> int:
-    while not pool.workers.get(worker) or not pool.workers[worker].ready:
-        pool.wait(0.1)
-    return pool.workers[worker].pid
