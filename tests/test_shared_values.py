@@ -13,6 +13,8 @@ import pytest
 
 from dataloader import DataLoader, Dataset, RestartPolicy
 
+pytestmark = pytest.mark.usefixtures("no_helper_process_is_left")
+
 METHODS = pytest.mark.parametrize(
     "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
 )

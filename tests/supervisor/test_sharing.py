@@ -17,6 +17,8 @@ from supervisor.payload import Payload, PayloadError
 from supervisor.sharing import MAX_SHARED
 from tests.limits import descriptors_without_garbage
 
+pytestmark = pytest.mark.usefixtures("no_helper_process_is_left")
+
 LIBRARIES = pytest.mark.parametrize(
     "library", [multiprocessing, multiprocess], ids=["standard", "multiprocess"]
 )
