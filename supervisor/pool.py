@@ -554,6 +554,8 @@ class WorkerPool:
                 self._restarts_before[worker.worker] = worker.restarts + 1
                 self._bury(orphan_report(worker, asked=self._stopping), blame=False)
         self._last_exception = self._supervisor_exception or self._last_exception
+        if not demise.was_up:
+            self._failure = self._supervisor_exception  # a start-up's own exception
         traceback = exceptions.text_of(self._supervisor_exception) if self._supervisor_exception else ""
         self._publish(supervisor_report(supervisor.pid, status, traceback))
         self._follow_supervisor(immortals)

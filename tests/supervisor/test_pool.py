@@ -289,11 +289,13 @@ def test_an_exception_class_of_main_can_be_caught(start_method: str) -> None:
     assert outcome.stdout == "a.jpg ('a.jpg', 3)\n", outcome.stderr
 
 
+@pytest.mark.parametrize("free", [8, 40])
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
-def test_too_few_descriptors_for_so_many_workers_is_an_error_and_nothing_is_left(start_method: str) -> None:
+def test_too_few_descriptors_for_so_many_workers_is_an_error_and_nothing_is_left(
+    start_method: str, free: int
+) -> None:
     def use() -> bool:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free_descriptor() + 40, hard))
+        _leave_descriptors(free)
         with (
             WorkerPool(60, start_method=start_method) as pool,
             pytest.raises(OSError, match=r"Too many open files|ulimit -n"),
@@ -457,6 +459,14 @@ def test_a_lost_descriptor_of_a_replacement_is_a_clear_error() -> None:
         pool.stop()
         pool.start(serve)
         assert echo(pool) == b"HELLO"
+
+
+def _leave_descriptors(count: int) -> None:
+    """Let this process open so many more: there may be gaps between those that it has open."""
+    taken = {*open_descriptors()}
+    free = [fd for fd in range(len(taken) + count + 1) if fd not in taken]
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[count], hard))
 
 
 def _lowest_free_descriptor() -> int:

@@ -381,12 +381,27 @@ def test_one_without_descriptors_explains_a_death_and_says_why_it_cannot_replace
 
 def test_the_exception_that_ends_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(supervisor: Supervisor) -> None:
-        raise LookupError("what no one foresaw")
+        if supervisor._check_wanted:
+            raise LookupError("what no one foresaw")
 
-    monkeypatch.setattr(Supervisor, "_announce_ready", fail)
-    with WorkerPool(1, start_method="fork") as pool, pytest.raises(WorkerDiedError) as caught:
+    monkeypatch.setattr(Supervisor, "_answer_check", fail)
+    with WorkerPool(1, start_method="fork") as pool:
         pool.start(serve)
+        with pytest.raises(WorkerDiedError) as caught:
+            pool.check()
     assert isinstance(caught.value.__cause__, LookupError)
     assert caught.value.report.reason is ExitReason.EXCEPTION
-    assert "_announce_ready" in caught.value.report.traceback
+    assert "in fail" in caught.value.report.traceback
     assert "what no one foresaw" in str(caught.value)
+
+
+def test_the_exception_that_ends_one_in_its_start_up_is_raised_as_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(supervisor: Supervisor) -> None:
+        raise LookupError("what no one foresaw")
+
+    monkeypatch.setattr(Supervisor, "_handle_commands", fail)
+    with WorkerPool(1, start_method="fork") as pool, pytest.raises(LookupError) as caught:
+        pool.start(serve)
+    assert "in the supervisor" in str(caught.value.__cause__)
