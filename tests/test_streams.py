@@ -661,7 +661,7 @@ class Growing(StatefulNumbers):
 @pytest.mark.slow
 def test_a_worker_that_leaves_between_batches_is_followed_on_its_stream() -> None:
     with DataLoader(
-        Growing(80),
+        Growing(240),
         2,
         num_workers=2,
         worker_memory_limit="30MB",
@@ -669,7 +669,7 @@ def test_a_worker_that_leaves_between_batches_is_followed_on_its_stream() -> Non
         multiprocessing_context="fork",
     ) as loader:
         come = [number for batch in loader for number, *_ in batch]
-        assert sorted(come) == list(range(80))
+        assert sorted(come) == list(range(240))
         assert any(report.reason is ExitReason.MEMORY_LIMIT for report in loader.reports)
 
 
