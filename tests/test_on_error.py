@@ -23,6 +23,8 @@ from dataloader import (
     WorkerDiedError,
 )
 
+pytestmark = pytest.mark.slow
+
 POLICY = RestartPolicy(backoff=0.0)
 
 

@@ -29,6 +29,8 @@ from supervisor.verdict import ExitReason
 from tests.streams import Lengths, Numbers, OwnIterator, StatefulLengths, StatefulNumbers, Unshared
 from tests.toy_pool import Interrupt, Interrupter, ToyPool, interrupt, unwatched
 
+pytestmark = pytest.mark.slow
+
 ALL_KINDS = [Numbers, StatefulNumbers, OwnIterator]
 
 

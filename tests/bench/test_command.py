@@ -16,6 +16,8 @@ from dataloader.bench.figures import BatchFigures, Machine, Measured, Point, Sam
 from dataloader.bench.verdict import judge
 from tests.bench.conftest import Write
 
+pytestmark = pytest.mark.slow
+
 JOB = """
 import ctypes, threading
 

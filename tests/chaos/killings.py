@@ -27,7 +27,7 @@ import psutil
 
 from dataloader import DataLoader, RestartPolicy, WorkerDiedError
 from tests.chaos.storm import quantile
-from tests.processes import belongings, is_gone, living_descendants, wait_until
+from tests.processes import belongings, is_gone, living_descendants, open_descriptors, wait_until
 
 START_METHODS = ("fork", "forkserver", "spawn")
 SITUATIONS = ("starting", "loading", "in a sample", "idle")
@@ -90,14 +90,12 @@ def kill_consumer(situation: str, start_method: str, delay_s: float) -> Aftermat
     Its kin are all processes with a mark in the environment that they inherited, whoever is their parent.
     """
     mark = uuid.uuid4().hex
-    in_shared_memory = set(os.listdir("/dev/shm"))
     with _consumer(situation, start_method, mark) as process:
         time.sleep(delay_s)
         family = len(marked(mark))
         assert not any(map(_uses_shared_memory_files, marked(mark)))
         process.kill()
         gone_s = _time_until(lambda: not marked(mark))
-    assert wait_until(lambda: not _abandoned(in_shared_memory), timeout_s=BOUND_S)
     return Aftermath(gone_s, family)
 
 
@@ -132,21 +130,12 @@ def _environment(pid: int) -> bytes:
 
 
 def _uses_shared_memory_files(pid: int) -> bool:
-    return "/dev/shm/" in _maps(pid)
-
-
-def _abandoned(before: set[str]) -> set[str]:
-    """Return what is new in shared memory and mapped by no process: others use it too."""
-    new = set(os.listdir("/dev/shm")) - before
-    maps = "".join(map(_maps, psutil.pids())) if new else ""
-    return {name for name in new if f"/dev/shm/{name}" not in maps}
-
-
-def _maps(pid: int) -> str:
+    """Whether it has opened or mapped any: what is never opened cannot be left. (Others use them, too.)"""
     try:
-        return Path(f"/proc/{pid}/maps").read_text()
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        return any("/dev/shm/" in place for place in (maps, *open_descriptors(pid).values()))
     except OSError:
-        return ""
+        return False
 
 
 def _time_until(condition: Callable[[], object]) -> float:

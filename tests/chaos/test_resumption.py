@@ -10,6 +10,7 @@ from tests.chaos.storm import Weather
 from tests.chaos.test_storm import assert_every_end_is_reported_once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_order", [True, False])
 def test_an_epoch_that_is_taken_up_in_a_storm_has_the_same_batches(in_order: bool) -> None:
     epochs = 2 if in_order else 1

@@ -8,6 +8,8 @@ from dataloader import ExitReason
 from tests.chaos import verdicts
 from tests.chaos.verdicts import CAUSES, Cause
 
+pytestmark = pytest.mark.slow
+
 RUNS = 2  # `python -m tests.chaos.verdicts` has 25
 
 

@@ -158,7 +158,11 @@ def test_a_supervisor_that_is_killed_in_start_up_is_followed_by_another(
     def set_up(context: WorkerContext) -> None:
         if not (tmp_path / "killed").exists():
             (tmp_path / "killed").touch()
-            os.kill(os.getppid(), signal.SIGKILL)
+            supervisor = psutil.Process(os.getppid())
+            wait_until(
+                lambda: supervisor.status() == psutil.STATUS_SLEEPING, timeout_s=5.0
+            )  # it has told of us
+            supervisor.kill()
             time.sleep(60)
 
     def use() -> list[int]:
