@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ import psutil
 
 from dataloader import DataLoader, RestartPolicy, WorkerDiedError
 from tests.chaos.storm import quantile
-from tests.processes import belongings, is_gone, living_descendants, open_descriptors, wait_until
+from tests.processes import belongings, is_gone, living_descendants, wait_until
 
 START_METHODS = ("fork", "forkserver", "spawn")
+WITH_OWN_SHM = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh"]
 SITUATIONS = ("starting", "loading", "in a sample", "idle")
 BOUND_S = 1.0
 MARK = "CHAOS_MARK"
@@ -90,18 +92,22 @@ def kill_consumer(situation: str, start_method: str, delay_s: float) -> Aftermat
     Its kin are all processes with a mark in the environment that they inherited, whoever is their parent.
     """
     mark = uuid.uuid4().hex
-    with _consumer(situation, start_method, mark) as process:
+    before = set() if mounts_are_allowed() else set(os.listdir("/dev/shm"))
+    with _consumer(situation, start_method, mark) as process, _shared_memory_of(process.pid) as folder_fd:
         time.sleep(delay_s)
         family = len(marked(mark))
         assert not any(map(_uses_shared_memory_files, marked(mark)))
         process.kill()
         gone_s = _time_until(lambda: not marked(mark))
+        # Where others share /dev/shm, they may use it for a moment; what nobody removes is ours.
+        assert wait_until(lambda: set(os.listdir(folder_fd)) <= before, timeout_s=BOUND_S)
     return Aftermath(gone_s, family)
 
 
 @contextmanager
 def _consumer(situation: str, start_method: str, mark: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", CONSUMER, situation, start_method]
+    alone = WITH_OWN_SHM if mounts_are_allowed() else []
+    command = [*alone, sys.executable, "-c", CONSUMER, situation, start_method]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, MARK: mark}
     ) as process:
@@ -113,6 +119,25 @@ def _consumer(situation: str, start_method: str, mark: str) -> Iterator[subproce
             for pid in marked(mark):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+@cache
+def mounts_are_allowed() -> bool:
+    """Whether a process may be given a /dev/shm of its own."""
+    try:
+        return subprocess.run([*WITH_OWN_SHM, "true"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+@contextmanager
+def _shared_memory_of(pid: int) -> Iterator[int]:
+    """Give a descriptor of the /dev/shm that a process sees; it outlives the process."""
+    folder_fd = os.open(f"/proc/{pid}/root/dev/shm", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield folder_fd
+    finally:
+        os.close(folder_fd)
 
 
 def marked(mark: str) -> list[int]:
@@ -130,10 +155,8 @@ def _environment(pid: int) -> bytes:
 
 
 def _uses_shared_memory_files(pid: int) -> bool:
-    """Whether it has opened or mapped any: what is never opened cannot be left. (Others use them, too.)"""
     try:
-        maps = Path(f"/proc/{pid}/maps").read_text()
-        return any("/dev/shm/" in place for place in (maps, *open_descriptors(pid).values()))
+        return "/dev/shm/" in Path(f"/proc/{pid}/maps").read_text()
     except OSError:
         return False
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
-from typing import Any
 
 import pytest
 
@@ -27,21 +25,9 @@ from tests.chaos.interrupts import (
 from tests.processes import belongings
 
 KINDS = pytest.mark.parametrize("kind", [INLINE, IN_SLOTS], ids=["inline", "in slots"])
-ERRORS = pytest.mark.parametrize(
-    "error", [Interrupt, pytest.param(KeyboardInterrupt, marks=pytest.mark.slow)]
-)
-WAYS: list[tuple[Any, Any]] = [
-    (INLINE, IN_SLOTS),
-    ("fork", "forkserver"),
-    (Interrupt, KeyboardInterrupt),
-    (take_by_next, take_by_for),
-]
-# Of any three of these four, every combination is in this half; `python -m tests.chaos.interrupts` has all.
-HALF_OF_ALL = [
-    tuple(ways[i] for ways, i in zip(WAYS, choice, strict=True))
-    for choice in product((0, 1), repeat=len(WAYS))
-    if sum(choice) % 2 == 0
-]
+STARTS = pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+ERRORS = pytest.mark.parametrize("error", [Interrupt, KeyboardInterrupt])
+TAKES = pytest.mark.parametrize("take", [take_by_next, take_by_for])
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +60,10 @@ def test_a_thousand_interrupts_of_a_for_loop_lose_nothing(kind: Kind) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "start_method", "error", "take"), HALF_OF_ALL)
+@KINDS
+@STARTS
+@ERRORS
+@TAKES
 def test_interrupts_and_kills_together_lose_nothing(
     kind: Kind, start_method: str, error: type[BaseException], take: Take
 ) -> None:
@@ -98,9 +87,9 @@ def test_an_interrupt_at_every_place_of_a_revival_loses_nothing() -> None:
     striker = Everywhere(visits=1)
     with loader_of(INLINE, 100, "forkserver") as loader:
         assert len(list(loader)) == 100
-        interrupts.interrupt_revivals(loader, striker, epochs=4)
+        interrupts.interrupt_revivals(loader, striker, epochs=6)
         pids = [report.pid for report in loader.reports]
-    assert len(pids) == len(set(pids)) == 4 * 3
+    assert len(pids) == len(set(pids)) == 6 * 3
     struck = {code.co_name for code, _ in striker.strikes}
     assert {"_bury_supervisor", "end_orphans", "kill", "_await_revival", "succeed", "spawn"} <= struck
 
@@ -116,4 +105,4 @@ def test_an_interrupt_at_every_place_loses_no_task_too_large_for_a_message() -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("leave", [interrupts.close, interrupts.begin_anew])
 def test_a_loader_left_after_an_interrupt_anywhere_leaves_nothing(leave: Leave) -> None:
-    interrupts.leave_after_interrupts(IN_SLOTS, Everywhere(visits=1), leave, rounds=12)
+    interrupts.leave_after_interrupts(IN_SLOTS, Everywhere(visits=1), leave, rounds=25)

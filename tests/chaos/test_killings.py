@@ -28,6 +28,12 @@ def assert_clear_and_gone(after: Aftermath) -> None:
     assert after.gone_s < BOUND_S
 
 
+@STARTS
+@SITUATIONS
+def test_nothing_outlives_a_killed_consumer(situation: str, start_method: str) -> None:
+    assert_nothing_outlives(situation, start_method, delay_s=0.05)
+
+
 @MINUTES
 def test_a_killed_supervisor_is_a_clear_error_under_fork_and_leaves_no_worker(minute_from: int) -> None:
     assert_clear_and_gone(killings.kill_supervisor("fork", 0.05, minute_from))

@@ -71,10 +71,10 @@ def test_a_storm_of_mixed_causes_changes_no_byte_and_leaves_nothing(weather: Wea
     assert_survived(calm, rough)
 
 
-@pytest.mark.slow  # one epoch of one of four; `python -m tests.chaos.storm` runs them all
+@pytest.mark.slow  # one of four; `python -m tests.chaos.storm` runs them all
 @pytest.mark.parametrize(("start_method", "persistent"), [("forkserver", False)])
-def test_an_epoch_of_the_full_storm(start_method: str, persistent: bool) -> None:
-    calm, rough = storm.calm_and_storm(Weather(start_method, persistent, epochs=1, kills=110))
+def test_the_full_storm(start_method: str, persistent: bool) -> None:
+    calm, rough = storm.calm_and_storm(Weather(start_method, persistent, kills=110))
     assert all(len(killed) >= 100 for killed in rough.killed)
     assert_survived(calm, rough)
     assert rough.duration_s < MAX_RATIO * calm.duration_s
