@@ -30,8 +30,6 @@ from tests.limits import descriptor_limit, descriptors_without_garbage
 from tests.processes import open_descriptors
 from tests.toy_pool import Interrupt, Interrupter, ToyPool, interrupt, unwatched
 
-pytestmark = pytest.mark.slow
-
 
 class FailsAt2(LargeArrays):
     """Has a broken sample."""

@@ -24,8 +24,6 @@ from dataloader import (
 from tests.datasets import Augmented
 from tests.equality import fingerprint
 
-pytestmark = pytest.mark.slow
-
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
 
 

@@ -23,8 +23,6 @@ from dataloader import (
     WorkerDiedError,
 )
 
-pytestmark = pytest.mark.slow
-
 POLICY = RestartPolicy(backoff=0.0)
 
 

@@ -27,8 +27,6 @@ from dataloader import (
 from tests.datasets import Augmented, Recorded
 from tests.equality import fingerprint
 
-pytestmark = pytest.mark.slow
-
 LENGTH = 23
 
 

@@ -16,8 +16,6 @@ from dataloader import BatchSampler, DataLoader, Dataset, RestartPolicy
 from dataloader.stats import Delivered, Progress
 from tests.equality import fingerprint
 
-pytestmark = pytest.mark.slow
-
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
 PIXELS = 100_000
 SLEEP_S = 0.005
