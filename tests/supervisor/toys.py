@@ -136,7 +136,8 @@ def starts_a_subprocess(pipe: Channel, context: WorkerContext) -> None:
 
 def leaves_a_grandchild(pipe: Channel, context: WorkerContext) -> None:
     """Let a child that is in a session of its own hold the pipe, and die."""
-    pipe.receive()
+    if pipe.receive() is None:
+        return
     moved_fd, write_fd = os.pipe()
     child = os.fork()
     if child == 0:
