@@ -14,6 +14,7 @@ import json
 import operator
 import os
 import pickle
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 
 from dataloader.datasets import IterableDataset, by_row, fetch_all, loads_together
 from dataloader.datasets.kinds import is_iterable
+from supervisor.linux import own
 
 SIZED_SAMPLES = 64
 """How many samples each process takes the size of: that costs a pickle."""
@@ -61,7 +63,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd, self._pid, self._sized = -1, -1, 0
+        self._file: select.epoll | None = None
+        self._pid, self._sized = -1, 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Journal, (self.path,)
@@ -80,11 +83,12 @@ class Journal:
 
     def _open(self) -> None:
         if self._pid != os.getpid():  # each process has its own, after a fork too
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+            self._file = own(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC))
             self._pid, self._sized = os.getpid(), 0
 
     def _write(self, *note: Any) -> None:
-        os.write(self._fd, json.dumps(note).encode() + b"\n")
+        assert self._file is not None
+        os.write(self._file.fileno(), json.dumps(note).encode() + b"\n")
 
     def read(self) -> tuple[list[SampleNote], list[BatchNote]]:
         """Return all notes so far; one that a worker died of is left out."""
