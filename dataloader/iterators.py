@@ -25,8 +25,9 @@ from dataloader.state import Beginning, Bookmark, Position
 from dataloader.stateful import has_state
 from dataloader.stats import Delivered, Progress, Tally
 from dataloader.stream_ledger import StreamSource
+from dataloader.stream_recipe import StreamRecipe
 from dataloader.stream_warnings import StreamWarnings
-from dataloader.streams import StreamEnded, StreamRecipe
+from dataloader.streams import StreamEnded
 from dataloader.suspects import reports_at
 from dataloader.watch import Watch
 from dataloader.wire import BATCH, END, ERROR, Result

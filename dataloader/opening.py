@@ -23,9 +23,10 @@ from dataloader.generators import global_generators, set_state
 from dataloader.pieces import digest_of
 from dataloader.random_state import kept_random_state
 from dataloader.ranks import rank_here
+from dataloader.resume import Resume
 from dataloader.sampler_chain import SamplerChain
 from dataloader.source import SamplerState, Source, fast_forward, load_iterator
-from dataloader.state import NUM_YIELDED, Beginning, Bookmark, Facts, Mark, Position, Resume
+from dataloader.state import NUM_YIELDED, Beginning, Bookmark, Facts, Mark, Position
 from dataloader.stateful import has_state
 from dataloader.stream_ledger import StreamSource
 

@@ -11,9 +11,10 @@ from dataloader.datasets.kinds import is_iterable
 from dataloader.live_state import LiveState
 from dataloader.opening import Opened, Opener, Start
 from dataloader.ranks import rank_here
+from dataloader.resume import Resume, checked_state
 from dataloader.sampler_chain import SamplerChain
 from dataloader.samplers import BatchSampler, checked_count, iterate
-from dataloader.state import Bookmark, Position, Resume, checked_state
+from dataloader.state import Bookmark, Position
 from dataloader.stream_ledger import OwnStream, Streams, StreamSource
 from dataloader.stream_resume import progress_of
 

@@ -32,7 +32,7 @@ from dataloader.samplers import BatchSampler, checked_count
 from dataloader.state import Bookmark
 from dataloader.stats import LoaderStats
 from dataloader.status import WorkerStatus
-from dataloader.streams import StreamRecipe
+from dataloader.stream_recipe import StreamRecipe
 from dataloader.watch import Bar, Watch
 from dataloader.worker import Server
 from supervisor.payload import PayloadError

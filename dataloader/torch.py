@@ -24,10 +24,10 @@ from dataloader.batch_pool import BatchPool
 from dataloader.datasets import IterableDataset
 from dataloader.live_state import LiveState
 from dataloader.opening import Opened, Start
+from dataloader.resume import Resume
 from dataloader.sample_errors import OnError
 from dataloader.sampler_chain import SamplerChain
 from dataloader.samplers import BatchSampler, checked_count, checked_flag, checked_seed
-from dataloader.state import Resume
 from dataloader.supervised import SupervisedLoader
 from supervisor.policy import RestartPolicy
 

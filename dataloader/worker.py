@@ -20,7 +20,8 @@ from dataloader.random_state import LazySetter, set_random_state
 from dataloader.recipe import Recipe, WorkerInit, sample_place, where
 from dataloader.sample_errors import Survivors, packed_failures
 from dataloader.slots import map_shared
-from dataloader.streams import StreamEnded, StreamRecipe
+from dataloader.stream_recipe import StreamRecipe
+from dataloader.streams import StreamEnded
 from dataloader.wire import DUMPS, Dump, Task
 from dataloader.worker_info import WorkerInfo, become_worker
 from supervisor import exceptions

@@ -22,7 +22,7 @@ from dataloader.iterators import InProcessIterator, WorkerIterator
 from dataloader.review import Review
 from dataloader.sample_errors import OnError
 from dataloader.stream_ledger import OwnStream, StreamEpoch, Streams, StreamSource
-from dataloader.streams import StreamRecipe
+from dataloader.stream_recipe import StreamRecipe
 from supervisor.channel import MessageLost
 from supervisor.report import WorkerDiedError
 from supervisor.verdict import ExitReason

@@ -36,7 +36,7 @@ from dataloader.batch_pool import BatchPool
 from dataloader.random_state import Setter
 from dataloader.recipe import Recipe
 from dataloader.stats import Tally
-from dataloader.streams import StreamRecipe
+from dataloader.stream_recipe import StreamRecipe
 from dataloader.watch import Watch
 from dataloader.worker import MappedSlots, Server
 from supervisor.channel import Channel, close_all, opened

@@ -19,7 +19,7 @@ from dataloader import arena
 from dataloader._torch import datapipes
 from dataloader._torch.tensors import dumps, dumps_by_value, dumps_shared, storage_of
 from dataloader.recipe import Recipe, WorkerInit
-from dataloader.streams import StreamRecipe
+from dataloader.stream_recipe import StreamRecipe
 from dataloader.wire import Dump
 from dataloader.worker import Server
 from dataloader.worker_info import WorkerInfo, note_asked
