@@ -1,5 +1,8 @@
 # Sourced by the scripts beside it, from the project's root.
 
+# Where this is set, as in many images, each fresh interpreter compiles all that it imports: five seconds for torch.
+unset PYTHONDONTWRITEBYTECODE
+
 # ensure_venv DIR PYTHON EXTRA: a virtual environment in DIR that has this project, editable, with that extra.
 # (Python compiles what is imported. To have pip compile all of it takes longer than to install it.)
 ensure_venv() {
