@@ -12,6 +12,8 @@ import numpy as np
 from dataloader.arena import empty, sample_name
 
 _NUMBERS = (bool, int, float, complex, np.generic)
+_PLAIN_NUMBERS = (int, float)
+_PLAIN_SEQUENCES = (tuple, list)
 
 
 def default_collate(samples: Sequence[Any]) -> Any:
@@ -170,16 +172,28 @@ def _like_mapping(first: Mapping[Any, Any], batches: dict[Any, Any]) -> Any:
 
 def _collate_sequence(samples: Sequence[Any]) -> Any:
     first = samples[0]
-    for i, sample in enumerate(samples):
-        if not isinstance(sample, Sequence) or isinstance(sample, str | bytes):
-            raise _not_alike(samples, i)
-        if len(sample) != len(first):
-            lengths = _both(samples, i, len)
-            raise _Problem(ValueError, f"needs sequences of one length: {lengths}")
+    if not (type(first) in _PLAIN_SEQUENCES and _are_all(type, samples) and _are_all(len, samples)):
+        _check_sequences(samples)
     batches = [_collate_field(f"[{i}]", column) for i, column in enumerate(zip(*samples, strict=True))]
     if type(first) is list:
         return batches
+    if type(first) is tuple:
+        return tuple(batches)
     return type(first)(*batches) if hasattr(first, "_fields") else _like_sequence(first, batches)
+
+
+def _are_all(trait: Callable[[Any], Any], samples: Sequence[Any]) -> bool:
+    """Whether all samples are alike in ``trait``. In one C call: a look at each costs more than all else."""
+    return len({*map(trait, samples)}) == 1
+
+
+def _check_sequences(samples: Sequence[Any]) -> None:
+    for i, sample in enumerate(samples):
+        if not isinstance(sample, Sequence) or isinstance(sample, str | bytes):
+            raise _not_alike(samples, i)
+        if len(sample) != len(samples[0]):
+            lengths = _both(samples, i, len)
+            raise _Problem(ValueError, f"needs sequences of one length: {lengths}")
 
 
 def _like_sequence(first: Sequence[Any], batches: list[Any]) -> Any:
