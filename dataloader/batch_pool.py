@@ -31,6 +31,7 @@ from supervisor.report import ExitReport
 from supervisor.verdict import ExitReason
 
 MAX_LOSSES = 3
+MAX_TOGETHER = 2048  # samples of the tasks in one message: few enough for it not to need a memory file
 RESULTS_PER_TRIM = 32  # batches that became smaller bring no new slots
 
 
@@ -116,7 +117,15 @@ class BatchPool(WorkerPool):
         links = [link for link in links if not link.is_reserved]
         if self._epoch.has_streams:
             self._assign_to_owners(links, limit)
-            return
+        else:
+            self._assign_to_any(links.copy(), limit)
+        for link in links:
+            if link.unsent:
+                self._send_unsent(link)
+
+    def _assign_to_any(self, links: list[Link], limit: int) -> None:
+        """Hand out batches of indices, in order."""
+        todo = self._epoch.todo
         for number, job in list(todo.items()):
             link = ledger.choose(links, job, limit)
             if self._has_too_many_at_work() or (link is None and not (job.is_suspect and links)):
@@ -170,48 +179,71 @@ class BatchPool(WorkerPool):
         if lease.slot is not None:
             lease.slot.holder = lease
         link.unsent.append(lease)
-        self._send_unsent(link)
 
     def _send_unsent(self, link: Link) -> None:
         while link.unsent:
-            if not self._send_task(link, link.unsent[0]):
+            leases = self._next_to_send(link)
+            if not self._send_tasks(link, leases):
                 link.is_full = True
                 self.poll_for_room(link.worker, wanted=True)
                 return
-            link.unsent.popleft()
+            for _ in leases:
+                link.unsent.popleft()
         if link.is_full:
             link.is_full = False
             self.poll_for_room(link.worker, wanted=False)
 
-    def _send_task(self, link: Link, lease: Lease) -> bool:
-        """Send a task if there is room. An interrupt may have it sent again; the worker drops the second."""
-        job, slot = lease.job, lease.slot
-        order = self._order(job, link)
-        brings_slot = slot is not None and slot.id not in link.mapped
-        lent = None if slot is None else (slot.id, slot.size_bytes)
-        data, owner = wire.encode_task(Task(lease.seq, order, lent, brings_slot, tuple(link.forget)))
-        descriptors = [slot.fd] if slot is not None and brings_slot else []
+    def _next_to_send(self, link: Link) -> list[Lease]:
+        """Return what goes into the next message: several, where they are small and bring nothing along.
+
+        Nor of streams: where one is in its stream is known when what comes before it is sent.
+        """
+        leases: list[Lease] = []
+        samples = 0
+        for lease in link.unsent:
+            samples += len(lease.job.indices)
+            goes_alone = self._epoch.has_streams or samples > MAX_TOGETHER or link.is_to_map(lease.slot)
+            if not (leases and goes_alone):
+                leases.append(lease)
+            if goes_alone:
+                break
+        return leases
+
+    def _send_tasks(self, link: Link, leases: Sequence[Lease]) -> bool:
+        """Send tasks if there is room. An interrupt may have them sent again; the worker drops the second."""
+        tasks = [self._task(lease, link) for lease in leases]
+        data, owner = wire.encode_tasks(tasks)
+        descriptors = [lease.slot.fd for lease in leases if lease.slot and link.is_to_map(lease.slot)]
         if owner is not None:
             descriptors.append(owner.fileno())
         try:
             sent = link.worker.pipe.try_send(data, descriptors)
         except BrokenPipeError:
-            return True  # its death will be told, and the lease ends with it
+            return True  # its death will be told, and the leases end with it
         if sent:
-            lease.sent = True
-            if order.place is not None:
-                self._epoch.note_sent(link, order.place)
-            link.worker.page.words[SENT] = lease.seq
-            if slot is not None:
-                link.mapped.add(slot.id)
+            for lease, task in zip(leases, tasks, strict=True):
+                self._note_sent(link, lease, task.order)
             if link.forget:
                 link.mapped -= link.forget
                 link.forget.clear()
         return sent
 
+    def _note_sent(self, link: Link, lease: Lease, order: Order) -> None:
+        lease.sent = True
+        if order.place is not None:
+            self._epoch.note_sent(link, order.place)
+        link.worker.page.words[SENT] = lease.seq
+        if lease.slot is not None:
+            link.mapped.add(lease.slot.id)
+
+    def _task(self, lease: Lease, link: Link) -> Task:
+        slot = lease.slot
+        lent = None if slot is None else (slot.id, slot.size_bytes)
+        return Task(lease.seq, self._order(lease.job, link), lent, link.is_to_map(slot), tuple(link.forget))
+
     def _order(self, job: Job, link: Link | None = None) -> Order:
         epoch = self._epoch
-        skip = tuple(position for position in job.skips if position is not None)
+        skip = tuple(position for position in job.skips if position is not None) if job.skips else ()
         place = epoch.place(job, link) if epoch.has_streams else None
         return Order(epoch.seed, epoch.number, job.number, job.indices, skip, place)
 

@@ -16,6 +16,7 @@ from typing import Any
 from dataloader.batch_pool import BatchPool
 from dataloader.interrupts import is_interrupt
 from dataloader.ledger import Job
+from dataloader.pace import Pace
 from dataloader.random_state import Setter, kept_random_state
 from dataloader.recipe import Order, Recipe
 from dataloader.review import Review
@@ -36,7 +37,6 @@ from supervisor.page import RECORD_BYTES, Page
 from supervisor.waiting import NotRunning
 
 CLOSED = "the DataLoader was closed in the middle of this epoch: iterate over it anew"
-AHEAD_WHILE_WAITING = 2  # batches per worker: one in hand, one to go on with
 
 
 class InProcessIterator:
@@ -188,7 +188,7 @@ class WorkerIterator:
         pool: whose workers run, and work for nobody else.
         source: of batches of indices, or of the workers' streams.
         seed: see Order.
-        window: how many batches may be ahead of the user.
+        pace: how many batches may be ahead of the user.
         in_order: deliver in the order of ``batches``, not of completion.
         keep_workers: let the workers live on when the iterator is used up or dropped.
         watch: keeps count.
@@ -202,7 +202,7 @@ class WorkerIterator:
         source: Source | StreamSource,
         *,
         seed: int,
-        window: int,
+        pace: Pace,
         in_order: bool,
         keep_workers: bool,
         watch: Watch,
@@ -215,8 +215,7 @@ class WorkerIterator:
         self._review = review
         self._source = source
         self._bookmark = bookmark or Bookmark(Beginning(review.epoch, seed))
-        self._window = window
-        self._prefetch = window // pool.num_workers
+        self._pace = pace
         self._in_order = in_order
         self._keep_workers = keep_workers
         # Without a word from us, for a dropped iterator can say none, the supervisor stops the workers.
@@ -229,7 +228,7 @@ class WorkerIterator:
             pool.lifeline = None
         pool.begin(self._epoch)
         self._fill_window()
-        pool.assign(self._prefetch)
+        pool.assign(pace.per_worker)
 
     @property
     def progress(self) -> Progress:
@@ -280,8 +279,10 @@ class WorkerIterator:
             if job is None:
                 self._end(pool)
                 raise StopIteration
+            self._look_at_pace(pool)
             self._fill_window()
-            pool.assign(self._prefetch)
+            if self._pace.is_time_for(len(self._epoch.todo)):
+                pool.assign(self._pace.per_worker)
             error = self._open(pool, job)
             if self._warnings is not None:
                 self._warnings.warn(job.number, self._watch.tally.delivered.items + len(job.indices))
@@ -306,7 +307,7 @@ class WorkerIterator:
             pool.raise_if_broken()
             if self._judge(pool):
                 continue
-            pool.assign(AHEAD_WHILE_WAITING)
+            pool.assign(self._pace.while_waiting)
             self._wait(pool)
 
     def _wait(self, pool: BatchPool) -> None:
@@ -317,8 +318,13 @@ class WorkerIterator:
             raise RuntimeError(CLOSED) from None
         self._watch.tally.waited_s += time.monotonic() - start_s
 
+    def _look_at_pace(self, pool: BatchPool) -> None:
+        delivered = self._watch.tally.delivered
+        if self._pace.wants_look(delivered.batches):
+            self._pace.look(delivered.batches, sum(pool.worked_s().values()), delivered.bytes)
+
     def _fill_window(self) -> None:
-        while len(self._epoch.jobs) <= self._window and self._sampler_error is None:
+        while len(self._epoch.jobs) <= self._pace.ahead and self._sampler_error is None:
             drawn = self._draw()
             if drawn is None:
                 return

@@ -150,7 +150,11 @@ class Link:
     @property
     def is_reserved(self) -> bool:
         """Whether it has a job that is to be alone."""
-        return any(lease.alone for lease in self.leases.values())
+        return True in [lease.alone for lease in self.leases.values()]
+
+    def is_to_map(self, slot: Slot | None) -> bool:
+        """Whether it has not been sent the descriptor of ``slot``."""
+        return slot is not None and slot.id not in self.mapped
 
 
 class Epoch:

@@ -23,6 +23,7 @@ from dataloader.batch_pool import BatchPool
 from dataloader.datasets import Subset
 from dataloader.iterators import InProcessIterator, WorkerIterator
 from dataloader.opening import Opened
+from dataloader.pace import Pace
 from dataloader.pieces import derived_seed
 from dataloader.recipe import Collate, Recipe, WorkerInit
 from dataloader.resumable import ResumableLoader
@@ -118,7 +119,7 @@ class SupervisedLoader(ResumableLoader):
                 pool,
                 opened.source,
                 seed=opened.seed,
-                window=self.num_workers * self._prefetch,
+                pace=self._new_pace(pool),
                 in_order=self.in_order,
                 keep_workers=self.persistent_workers,
                 watch=self._new_watch(opened, deaths_before),
@@ -128,6 +129,11 @@ class SupervisedLoader(ResumableLoader):
             iterator.become(opened.head)
         self._live.note_user(pool, iterator)
         return iterator, opened.bookmark
+
+    def _new_pace(self, pool: BatchPool) -> Pace:
+        by_default = self._prefetch == arguments.DEFAULT_PREFETCH and not self._has_streams
+        worked_s = sum(pool.worked_s().values())
+        return Pace(self.num_workers, self._prefetch, may_go_ahead=by_default, worked_s=worked_s)
 
     def _new_watch(self, opened: Opened, deaths_before: int) -> Watch:
         try:

@@ -57,7 +57,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], SupervisedLoader, SeenByAcce
         multiprocessing_context: "forkserver", "fork" or "spawn", or a context of ``torch.multiprocessing`` or
             ``multiprocessing``. None: "forkserver".
         generator: a ``torch.Generator``: draws the order of samples, and a seed at each ``iter()``.
-        prefetch_factor: batches per worker to have ahead of the user; 2 by default.
+        prefetch_factor: batches per worker to have ahead of the user; by default 2, and up to 8 of batches
+            that cost next to nothing.
         persistent_workers: keep the workers from one epoch to the next.
         pin_memory_device: not used, as in torch.
         seed: 0 to 2**64 - 1; decides the random state that samples are loaded with. None: what torch draws

@@ -1,9 +1,10 @@
 """What consumer and workers send each other, as bytes.
 
-A task says which batch to make and lends a slot; a result says what became of it. Each is one message of at
-most 64 KiB. What does not fit lies in memory whose descriptor goes along: a large task in a memory file of
-its own, a large result in the slot. A result is a pickle whose large buffers stay out of band, in the slot,
-where the consumer's arrays will be views of them. Arrays of less than 64 KiB travel inside the pickle.
+A task says which batch to make and lends a slot; a result says what became of it. Tasks that are sent at the
+same time are one message, and each result is one, of at most 64 KiB. What does not fit lies in memory whose
+descriptor goes along: large tasks in a memory file of their own, a large result in the slot. A result is a
+pickle whose large buffers stay out of band, in the slot, where the consumer's arrays will be views of them.
+Arrays of less than 64 KiB travel inside the pickle.
 """
 
 from __future__ import annotations
@@ -95,13 +96,15 @@ class Result(NamedTuple):
 # ---- tasks ---------------------------------------------------------------------------------------
 
 
-def encode_task(task: Task) -> tuple[bytes, select.epoll | None]:
-    """Return the message and, if the task is too large for one, the owner of its memory file."""
-    seq, order, *rest = task
-    data = pickle.dumps((seq, _plain(order), *rest), 5)
+def encode_tasks(tasks: Sequence[Task]) -> tuple[bytes, select.epoll | None]:
+    """Return the message and, if the tasks are too large for one, the owner of its memory file.
+
+    One that brings a slot goes alone.
+    """
+    data = pickle.dumps([(seq, _plain(order), *rest) for seq, order, *rest in tasks], 5)
     if len(data) <= MAX_MESSAGE_BYTES:
         return data, None
-    owner = create_owned_memory_file("task")
+    owner = create_owned_memory_file("tasks")
     os.ftruncate(owner.fileno(), len(data))
     with mmap.mmap(owner.fileno(), len(data)) as memory:
         memory[:] = data
@@ -126,16 +129,15 @@ def _order(plain: tuple[Any, ...]) -> Order:
     return order._replace(place=Place(run, stream, turn, known))
 
 
-def decode_task(message: Message) -> tuple[Task, list[int]]:
-    """Return the task and the descriptors that are its slot's."""
+def decode_tasks(message: Message) -> tuple[list[Task], list[int]]:
+    """Return the tasks, and the descriptors that are the slot's of the only one."""
     content, descriptors = pickle.loads(message.data), message.descriptors
     if isinstance(content, int):
         *descriptors, fd = descriptors
         with mmap.mmap(fd, content, access=mmap.ACCESS_READ) as memory:
             content = pickle.loads(memory)
         os.close(fd)
-    seq, order, slot, brings_slot, forget = content
-    return Task(seq, _order(order), slot, brings_slot, forget), descriptors
+    return [Task(seq, _order(order), *rest) for seq, order, *rest in content], descriptors
 
 
 # ---- results, in the worker ----------------------------------------------------------------------

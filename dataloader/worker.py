@@ -69,13 +69,14 @@ class Server:
         slots = MappedSlots()
         last_seq = -1
         while not context.page.is_to_leave and (message := pipe.receive()) is not None:
-            task, descriptors = wire.decode_task(message)
-            if task.seq <= last_seq:
-                close_all(descriptors)
-                continue
-            last_seq = task.seq
-            memory = slots.memory_for(task, descriptors)
-            self._answer(task, memory, pipe, context)
+            tasks, descriptors = wire.decode_tasks(message)
+            for task in tasks:
+                if task.seq <= last_seq or context.page.is_to_leave:
+                    continue
+                last_seq = task.seq
+                memory, descriptors = slots.memory_for(task, descriptors), []
+                self._answer(task, memory, pipe, context)
+            close_all(descriptors)
         if context.page.is_to_leave:
             context.page.enter(State.LEAVING)
 

@@ -16,6 +16,7 @@ from dataloader import default_collate
 from dataloader.batch_pool import MAX_LOSSES
 from dataloader.iterators import WorkerIterator
 from dataloader.ledger import Epoch, Lease
+from dataloader.pace import Pace
 from dataloader.recipe import Recipe, each_that_loads
 from dataloader.review import Review
 from dataloader.slots import DESCRIPTORS_PER_SLOT
@@ -50,15 +51,15 @@ def iterate(
     batches: list[list[int]],
     *,
     prefetch: int = 2,
+    pace: Pace | None = None,
     in_order: bool = True,
     review: Review = Review("raise", 0, max_attempts=3),  # noqa: B008 (it is a tuple)
 ) -> WorkerIterator:
-    window = pool.num_workers * prefetch
     return WorkerIterator(
         pool,
         Source(batches),
         seed=0,
-        window=window,
+        pace=pace or Pace(pool.num_workers, prefetch),
         in_order=in_order,
         keep_workers=True,
         watch=unwatched(),
@@ -377,13 +378,17 @@ class Scenario:
     in_order: bool = True
     reason: ExitReason = ExitReason.KILLED
     skipped: tuple[int, ...] = ()
+    cheap: bool = False
 
     def run(self, strike_at: int | None) -> tuple[Interrupter, list[int], ToyPool]:
         """Iterate, interrupted at one place and then going on; return what was delivered or skipped."""
         pool = ToyPool(self.recipe, self.num_workers, prefetch=2, deaths=self.deaths)
         pool.reason = self.reason
         review = Review("skip" if self.skipped else "raise", 0, max_attempts=1 if self.skipped else 3)
-        iterator = iterate(pool, singles(self.count), in_order=self.in_order, review=review)
+        pace = Pace(self.num_workers, prefetch=2)
+        if self.cheap:
+            pace.look(1, 0.0, 0)
+        iterator = iterate(pool, singles(self.count), pace=pace, in_order=self.in_order, review=review)
         interrupter = pool.interrupter = Interrupter(strike_at)
         delivered = taken_despite(pool, iterator, interrupter)
         tally = iterator._watch.tally
@@ -439,6 +444,8 @@ def handler() -> Iterator[None]:
 SCENARIOS = {
     "large, a death": Scenario(LARGE, num_workers=2, count=4, deaths={2: 1}),
     "small, deaths": Scenario(SMALL, num_workers=2, count=4, deaths={1: 0, 2: 0}),
+    "small, together": Scenario(SMALL, num_workers=1, count=10, deaths={3: 0}, cheap=True),
+    "large, together": Scenario(LARGE, num_workers=2, count=5, deaths={}, cheap=True),
     "large, one worker": Scenario(LARGE, num_workers=1, count=4, deaths={}),
     "large, out of order": Scenario(LARGE, num_workers=2, count=4, deaths={1: 0}, in_order=False),
     "large, a failure": Scenario(FAILING, num_workers=2, count=4, deaths={}, skipped=(2,)),

@@ -12,6 +12,7 @@ import pytest
 
 from dataloader import default_collate
 from dataloader.iterators import InProcessIterator, WorkerIterator
+from dataloader.pace import Pace
 from dataloader.recipe import Recipe
 from dataloader.review import Review
 from dataloader.source import Source
@@ -47,7 +48,7 @@ def with_toys(dataset: Any, collate: Any = list, batches: Any = BATCHES, epoch: 
         pool,
         Source(batches),
         seed=5,
-        window=4,
+        pace=Pace(2, 2),
         in_order=True,
         keep_workers=True,
         watch=unwatched(),

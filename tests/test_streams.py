@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from dataloader import DataLoader, IterableDataset, RestartPolicy, get_worker_info
 from dataloader.iterators import InProcessIterator, WorkerIterator
+from dataloader.pace import Pace
 from dataloader.review import Review
 from dataloader.sample_errors import OnError
 from dataloader.stream_ledger import OwnStream, StreamEpoch, Streams, StreamSource
@@ -70,7 +71,7 @@ def with_toys(
         pool,
         StreamSource(streams(workers, recipe.batch_size or 1), prefetch, in_order=in_order),
         seed=0,
-        window=workers * prefetch,
+        pace=Pace(workers, prefetch),
         in_order=in_order,
         keep_workers=True,
         watch=unwatched(),

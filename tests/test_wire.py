@@ -66,14 +66,14 @@ class Trip:
 # ---- tasks ---------------------------------------------------------------------------------------
 
 
-def round_trip(task: Task, slot_fds: tuple[int, ...] = ()) -> tuple[Task, list[int]]:
-    data, owner = wire.encode_task(task)
+def round_trip(*tasks: Task, slot_fds: tuple[int, ...] = ()) -> tuple[list[Task], list[int]]:
+    data, owner = wire.encode_tasks(tasks)
     descriptors = [*slot_fds] if owner is None else [*slot_fds, owner.fileno()]
     left, right = Channel.pair()
     left.send(data, descriptors)
     message = right.receive()
     assert message is not None
-    return wire.decode_task(message)
+    return wire.decode_tasks(message)
 
 
 @given(
@@ -87,19 +87,23 @@ def test_a_task_arrives_as_it_was(
     seq: int, seed: int, indices: list[Any], slot: tuple[int, int] | None, forget: tuple[int, ...]
 ) -> None:
     task = Task(seq, Order(seed, 3, 4, indices), slot, False, forget)
-    arrived, descriptors = round_trip(task)
+    [arrived], descriptors = round_trip(task)
     assert arrived == task
     assert type(arrived.order) is Order
     assert descriptors == []
+
+
+@pytest.mark.parametrize("count", [1, 20_000])
+def test_tasks_travel_together(count: int) -> None:
+    tasks = [Task(seq, Order(0, 0, seq, list(range(count))), None, False, ()) for seq in (1, 3, 4)]
+    assert round_trip(*tasks) == (tasks, [])
 
 
 @pytest.mark.parametrize("count", [10, 20_000, 1_000_000])
 def test_indices_of_any_number_travel(count: int) -> None:
     before = descriptors_without_garbage()
     task = Task(1, Order(0, 0, 0, list(range(10**9, 10**9 + count))), None, False, ())
-    arrived, descriptors = round_trip(task)
-    assert arrived == task
-    assert descriptors == []
+    assert round_trip(task) == ([task], [])
     assert open_descriptors() == before
 
 
@@ -107,7 +111,7 @@ def test_indices_of_any_number_travel(count: int) -> None:
 def test_a_slot_goes_along_with_a_task_of_any_size(count: int) -> None:
     slot = make_slot()
     task = Task(1, Order(0, 0, 0, list(range(count))), (slot.id, slot.size_bytes), True, ())
-    arrived, descriptors = round_trip(task, (slot.fd,))
+    [arrived], descriptors = round_trip(task, slot_fds=(slot.fd,))
     assert arrived == task
     assert [os.fstat(fd).st_ino for fd in descriptors] == [os.fstat(slot.fd).st_ino]
     os.close(descriptors[0])
@@ -115,7 +119,7 @@ def test_a_slot_goes_along_with_a_task_of_any_size(count: int) -> None:
 
 def test_a_task_that_just_fits_needs_no_memory_file() -> None:
     def encoded(length: int) -> tuple[bytes, select.epoll | None]:
-        return wire.encode_task(Task(1, Order(0, 0, 0, [b"x" * length]), None, False, ()))
+        return wire.encode_tasks([Task(1, Order(0, 0, 0, [b"x" * length]), None, False, ())])
 
     rest = len(encoded(30_000)[0]) - 30_000
     data, owner = encoded(MAX_MESSAGE_BYTES - rest)

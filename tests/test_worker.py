@@ -48,10 +48,16 @@ class Conversation:
         self._server = Server(Recipe(dataset, collate), seed=0, init=None)
 
     def send(self, seq: int, indices: list[int], slot: Slot | None = None, **rest: Any) -> None:
+        self.send_together([seq], indices, slot, **rest)
+
+    def send_together(
+        self, seqs: list[int], indices: list[int], slot: Slot | None = None, **rest: Any
+    ) -> None:
         lent = None if slot is None else (slot.id, slot.size_bytes)
         brings_slot = slot is not None and rest.get("brings_slot", True)
-        task = Task(seq, Order(0, 0, 100 + seq, indices), lent, brings_slot, rest.get("forget", ()))
-        data, owner = wire.encode_task(task)
+        forget = rest.get("forget", ())
+        tasks = [Task(seq, Order(0, 0, 100 + seq, indices), lent, brings_slot, forget) for seq in seqs]
+        data, owner = wire.encode_tasks(tasks)
         own = [] if owner is None else [owner.fileno()]
         self.pipe.send(data, ([slot.fd] if slot and brings_slot else []) + own)
 
@@ -87,6 +93,20 @@ def test_a_task_that_comes_twice_is_done_once() -> None:
     assert [result.seq for result in worker.results()] == [5, 7, 8]
     del worker, slot
     assert open_descriptors() == before
+
+
+def test_tasks_that_come_together_are_each_answered_once() -> None:
+    worker = Conversation(range(100))
+    worker.send_together([5, 6], [3])
+    worker.send_together([6, 7], [3])  # sent again by who was interrupted
+    assert [result.seq for result in worker.results()] == [5, 6, 7]
+
+
+def test_a_worker_that_is_to_leave_does_not_begin_what_came_together() -> None:
+    worker = Conversation([0, 1], collate=lambda samples: worker.page.tell_to_leave())
+    worker.send_together([5, 6], [0])
+    assert [result.seq for result in worker.results()] == [5]
+    assert worker.page.state is State.LEAVING
 
 
 def test_cancelled_tasks_are_not_done() -> None:

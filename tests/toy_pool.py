@@ -9,6 +9,7 @@ import copy
 import dis
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -38,6 +39,7 @@ from dataloader.recipe import Recipe
 from dataloader.stats import Tally
 from dataloader.stream_recipe import StreamRecipe
 from dataloader.watch import Watch
+from dataloader.wire import Task
 from dataloader.worker import MappedSlots, Server
 from supervisor.channel import Channel, close_all, opened
 from supervisor.child import WorkerContext
@@ -64,13 +66,17 @@ class Toy:
         self.context = WorkerContext(worker, num_workers, self.page)
         self.slots = MappedSlots()
         self.last_seq = -1
+        self.tasks: deque[tuple[Task, list[int]]] = deque()  # received, and not begun
         self.made: list[int] = []  # numbers of the batches that it made
 
     def answer(self) -> bool:
         """Answer the oldest task; say whether there was one."""
         self.pipe.drain()
         while self.pipe.inbox:
-            task, descriptors = wire.decode_task(opened(self.pipe.inbox.popleft()))
+            tasks, descriptors = wire.decode_tasks(opened(self.pipe.inbox.popleft()))
+            self.tasks.extend((task, descriptors if task.brings_slot else []) for task in tasks)
+        while self.tasks:
+            task, descriptors = self.tasks.popleft()
             if task.seq <= self.last_seq:
                 close_all(descriptors)
                 continue

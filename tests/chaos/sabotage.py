@@ -195,7 +195,7 @@ WINDING_UP = "shutdown, winding up"
 
 DETOURS: tuple[Detour, ...] = (
     after(START_UP, child, "_settle_in"),
-    before(TASK, wire, "decode_task"),
+    before(TASK, wire, "decode_tasks"),
     after(SLOT_MADE, wire, "encode_batch", lambda result, _: result[1] is not None),
     after(SLOT_SENT, Channel, "send", lambda _, args: len(args) == 3 and bool(args[2])),
     after(RESULT, Server, "_answer"),
