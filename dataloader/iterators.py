@@ -271,6 +271,7 @@ class WorkerIterator:
         """
         if self._interrupted:
             pool.settle()
+            self._source.taken = max(self._source.taken, *self._epoch.jobs, -1)  # before any is delivered
         self._interrupted = True
         while True:
             self._watch.show()

@@ -379,13 +379,15 @@ class Scenario:
     reason: ExitReason = ExitReason.KILLED
     skipped: tuple[int, ...] = ()
     cheap: bool = False
+    prefetch: int = 2
+    slow: int | None = None
 
     def run(self, strike_at: int | None) -> tuple[Interrupter, list[int], ToyPool]:
         """Iterate, interrupted at one place and then going on; return what was delivered or skipped."""
-        pool = ToyPool(self.recipe, self.num_workers, prefetch=2, deaths=self.deaths)
-        pool.reason = self.reason
+        pool = ToyPool(self.recipe, self.num_workers, self.prefetch, self.deaths)
+        pool.reason, pool.slow = self.reason, self.slow
         review = Review("skip" if self.skipped else "raise", 0, max_attempts=1 if self.skipped else 3)
-        pace = Pace(self.num_workers, prefetch=2)
+        pace = Pace(self.num_workers, self.prefetch)
         if self.cheap:
             pace.look(1, 0.0, 0)
         iterator = iterate(pool, singles(self.count), pace=pace, in_order=self.in_order, review=review)
@@ -448,6 +450,9 @@ SCENARIOS = {
     "large, together": Scenario(LARGE, num_workers=2, count=5, deaths={}, cheap=True),
     "large, one worker": Scenario(LARGE, num_workers=1, count=4, deaths={}),
     "large, out of order": Scenario(LARGE, num_workers=2, count=4, deaths={1: 0}, in_order=False),
+    "small, one ahead, out of order": Scenario(
+        SMALL, num_workers=2, count=6, deaths={}, in_order=False, prefetch=1, slow=0
+    ),
     "large, a failure": Scenario(FAILING, num_workers=2, count=4, deaths={}, skipped=(2,)),
     "small, poison": Scenario(
         SMALL, num_workers=2, count=4, deaths={1: 0}, reason=ExitReason.CRASHED, skipped=(2,)
@@ -478,8 +483,9 @@ def test_an_interrupt_at_any_seventh_place_loses_nothing(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("handler")
-def test_an_interrupt_at_any_place_loses_nothing() -> None:
-    strike_everywhere(SCENARIOS["large, a death"], first=1, stride=1)
+@pytest.mark.parametrize("name", ["large, a death", "small, one ahead, out of order"])
+def test_an_interrupt_at_any_place_loses_nothing(name: str) -> None:
+    strike_everywhere(SCENARIOS[name], first=1, stride=1)
 
 
 @pytest.mark.slow

@@ -122,6 +122,7 @@ class ToyPool(BatchPool):
         self.deaths = dict(deaths or {})
         self.reason = ExitReason.KILLED  # of their ends
         self.waits = 0
+        self.slow: int | None = None  # a worker that answers only where no other has anything to do
         self.hired: list[Toy] = []
         self.toys: dict[int, Toy] = {}
         self.interrupter: Interrupter | None = None
@@ -138,7 +139,10 @@ class ToyPool(BatchPool):
         """Let each worker answer a task, the last first, and take in what they sent."""
         with pausing(self.interrupter):
             dead = {number for wait, number in self.deaths.items() if wait <= self.waits}
-            answered = [toy.answer() for number, toy in reversed(self.toys.items()) if number not in dead]
+            quick = [number for number in reversed(self.toys) if number not in dead and number != self.slow]
+            answered = [self.toys[number].answer() for number in quick]
+            if self.slow is not None and self.slow not in dead and not any(answered):
+                answered = [self.toys[self.slow].answer()]
             self.waits += 1
         for worker in self.workers.values():
             worker.pipe.drain()
