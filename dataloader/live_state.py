@@ -113,6 +113,11 @@ class LiveState:
         self.tallies.append(Tally())
         return self.tallies[-1]
 
+    def hear(self) -> None:
+        """Take in which workers have died and been replaced since somebody last waited for one."""
+        for pool, _ in self.pools:
+            pool.hear()
+
     def stats(self) -> LoaderStats:
         delivered = [tally.delivered for tally in self.tallies]
         worked_s = self._past_worked_s

@@ -210,6 +210,7 @@ class SupervisedLoader(ResumableLoader):
         >>> DataLoader(range(9), num_workers=2).workers()
         []
         """
+        self._live.hear()
         return self._live.workers()
 
     @property
@@ -222,6 +223,7 @@ class SupervisedLoader(ResumableLoader):
         >>> [report.reason.name for report in loader.reports]
         ['CLOSED']
         """
+        self._live.hear()
         return self._live.reports
 
     def close(self) -> None:
@@ -253,6 +255,7 @@ class SupervisedLoader(ResumableLoader):
         >>> stats.batches, stats.samples
         (6, 20)
         """
+        self._live.hear()
         return self._live.stats()
 
     @property

@@ -285,6 +285,20 @@ class WorkerPool:
         if self._ended:
             self._look_after_ended()
 
+    def hear(self) -> None:
+        """Take in what was told since somebody last waited, and wait for nothing.
+
+        Deaths are then in ``reports``, and successors in ``workers``. Where another thread uses the pool, it
+        does that.
+        """
+        if self._inherited or not self.turn.acquire(blocking=False):
+            return
+        try:
+            if self._supervisor is not None and self._revival_due_s is None:
+                self._hear(self._supervisor)  # workers are waited for, and their pipes read then
+        finally:
+            self.turn.release()
+
     def receive(self, worker: int) -> Message:
         """Wait for the next message of worker ``worker``, or of its replacement.
 

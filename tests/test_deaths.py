@@ -207,3 +207,25 @@ def test_what_would_end_the_loop_arrives_as_a_runtime_error(kind: type[BaseExcep
         with pytest.raises(RuntimeError, match=kind.__name__):
             next(iterator)
         assert len(list(iterator)) == 4
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["in the middle of an epoch", "between epochs"])
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_who_died_and_who_came_is_known_before_the_next_batch(start_method: str, persistent: bool) -> None:
+    with DataLoader(
+        range(100),
+        num_workers=2,
+        multiprocessing_context=start_method,
+        persistent_workers=persistent,
+        restart=RestartPolicy(backoff=0.0),
+    ) as loader:
+        iterator = iter(loader)
+        numbers = [int(batch[0]) for batch in iterator] if persistent else [int(next(iterator)[0])]
+        dead = loader.workers()[1].pid
+        kill_and_await_death(dead)
+        wait_until(lambda: [report.pid for report in loader.reports] == [dead], 10)
+        wait_until(lambda: len(loader.workers()) == 2, 10)
+        assert loader.stats().deaths == 1
+        os.kill(loader.workers()[1].pid, 0)
+        numbers += [int(batch[0]) for batch in iterator]
+        assert numbers == list(range(100))
