@@ -159,13 +159,15 @@ class Opener:
         """
         _set_global_generators(texts)
         beginning, start = resume.beginning, self.start(epoch)
+        seed = start.seed
+        if beginning.seed is not None and (resume.is_middle or not draws):
+            seed = beginning.seed
         if start.draws and not draws:
             self.chain.set_generators(resume.generators)
             _set_global_generators(texts)
-            start = start._replace(batches=self.draw(start.seed, epoch))
-        if beginning.seed is not None and (resume.is_middle or not draws):
-            start = start._replace(seed=beginning.seed)
-        return start
+        elif seed == start.seed or not self.chain.follows_seed:
+            return start._replace(seed=seed)
+        return start._replace(seed=seed, batches=self.draw(seed, epoch))
 
     def _opened(
         self, beginning: Beginning, start: Start, source: Source | StreamSource, position: Position

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dataloader.generators import generators_of, global_generators, set_state, state_text
-from dataloader.samplers import SeededSampler
+from dataloader.samplers import EpochSampler, SeededSampler
 
 _SETTINGS = (
     *("batch_size", "drop_last", "replacement", "num_samples", "seed", "shuffle", "num_replicas"),
@@ -100,6 +100,11 @@ class SamplerChain:
             tell = getattr(self.samplers.get(name), "set_epoch", None)
             if tell is not None:
                 tell(epoch)
+
+    @property
+    def follows_seed(self) -> bool:
+        """Whether the order may follow from the loader's seed."""
+        return any(isinstance(sampler, EpochSampler) for sampler in self.samplers.values())
 
     @property
     def rank(self) -> int | None:

@@ -27,7 +27,7 @@ from dataloader.opening import Opened, Start
 from dataloader.resume import Resume
 from dataloader.sample_errors import OnError
 from dataloader.sampler_chain import SamplerChain
-from dataloader.samplers import BatchSampler, checked_count, checked_flag, checked_seed
+from dataloader.samplers import BatchSampler, EpochSampler, checked_count, checked_flag, checked_seed
 from dataloader.supervised import SupervisedLoader
 from supervisor.policy import RestartPolicy
 
@@ -192,7 +192,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], SupervisedLoader, SeenByAcce
             head.renew(self)
         given: int | None = self._given["seed"]
         self.seed = head.seed if given is None else given
-        batches = self._in_batches(head.take_batches())
+        batches = self._in_batches(head.take_batches(), self.seed, epoch)
         return Start(self.seed, epoch, batches, head, draws, next_draws=not self.persistent_workers)
 
     def _open(self) -> Opened:
@@ -202,19 +202,22 @@ class DataLoader(torch.utils.data.DataLoader[T_co], SupervisedLoader, SeenByAcce
         return opened
 
     def _drawn(self, seed: int, epoch: int) -> Iterator[Any]:
-        return self._in_batches(iter(self._index_sampler))
+        return self._in_batches(iter(self._index_sampler), seed, epoch)
 
-    def _in_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _in_batches(self, batches: Iterator[Any], seed: int, epoch: int) -> Iterator[Any]:
         """Return an iterator of batches of indices, where ``batches`` is that of torch's index sampler.
 
         A plain sampler of batches is not begun: we draw the indices, and can ask their iterator where it is.
+        Nor is a sampler of ours: it is asked for this epoch.
         """
+        plain = self._plain_batches
+        if plain is not None:
+            return BatchSampler(plain.sampler, plain.batch_size, plain.drop_last).iterate(seed, epoch)
+        if isinstance(self._index_sampler, EpochSampler):
+            batches = self._index_sampler.iterate(seed, epoch)
         if self.batch_sampler is None:
             return iter(BatchSampler(batches, batch_size=1, drop_last=False))
-        plain = self._plain_batches
-        if plain is None:
-            return batches
-        return iter(BatchSampler(plain.sampler, plain.batch_size, plain.drop_last))
+        return batches
 
     @property
     def _plain_batches(self) -> torch.utils.data.BatchSampler | None:
