@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dataloader.arena import Arena, use
 from dataloader.checkpoints import News, Place
-from dataloader.datasets import by_row, fetch, fetch_all, loads_singly, loads_together
+from dataloader.datasets import by_row, fetch, fetch_together, loads_singly, loads_together
 from dataloader.interrupts import is_interrupt
 from dataloader.pieces import layout, piece_seeds
 from dataloader.random_state import Setter
@@ -93,7 +93,7 @@ def _together(dataset: Any, order: Order, page: Page, failures: list[Failure], s
     if order.skip:
         return singly(by_row(dataset), order, 0, count, page, failures)
     try:
-        return fetch_all(dataset, order.indices)
+        return fetch_together(dataset, order.indices)
     except BaseException as error:
         if is_interrupt(error) or not loads_singly(dataset):
             raise

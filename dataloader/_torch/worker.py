@@ -53,9 +53,12 @@ class TorchServer(Server):
         )
         datapipes.shard(info.dataset, self._ranks, info)
         collate_into_slots(dict(self._collate_fns))
+        return info
+
+    def set_up(self, context: WorkerContext) -> None:
+        super().set_up(context)  # worker_init_fn may replace collate functions
         if self.recipe.collate is _collate.default_collate and _are_containers_torchs():
             self.recipe = self.recipe.with_collate(_collate_fast)
-        return info
 
 
 class _WorkerInfo(_utils.worker.WorkerInfo):
@@ -123,18 +126,22 @@ def _collate_fast(samples: Sequence[Any]) -> Any:
     """
     first = samples[0]
     kind = type(first)
-    if kind in _CONTAINERS and {*map(type, samples)} == {kind} and len({*map(len, samples)}) == 1:
+    are_alike = len({*map(type, samples)}) == 1
+    if are_alike and kind in _CONTAINERS and len({*map(len, samples)}) == 1:
         if kind is dict:
             return {key: _collate_fast([sample[key] for sample in samples]) for key in first}
         return [_collate_fast(column) for column in zip(*samples, strict=True)]
     collate_fn = _collate_fns.get(kind)
     if collate_fn is None:
         return _collate.default_collate(samples)
-    if collate_fn in _TYPECODES and len(samples) < MAX_NUMBERS:
-        try:
-            return Numbers(_TYPECODES[collate_fn], samples)
-        except (TypeError, OverflowError):
-            pass
+    if are_alike and len(samples) < MAX_NUMBERS:
+        if collate_fn is _floats:
+            return Numbers("d", samples)
+        if collate_fn is _ints:
+            try:
+                return Numbers("q", samples)
+            except OverflowError:
+                pass
     return collate_fn(samples, collate_fn_map=_collate_fns)
 
 
@@ -150,20 +157,18 @@ class _no_worker:
 
 def _ints(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
     """Return what torch does, in a fifth of the time."""
-    if type(batch[0]) is int:  # torch makes bools of bools
+    if {*map(type, batch)} == {int}:  # torch makes bools of bools
         try:
             return torch.frombuffer(array("q", batch), dtype=torch.int64)
-        except (TypeError, OverflowError):
+        except OverflowError:
             pass
     return torch.tensor(batch)
 
 
 def _floats(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
-    try:
+    if {*map(type, batch)} == {float}:
         return torch.frombuffer(array("d", batch), dtype=torch.float64)
-    except TypeError:
-        return torch.tensor(batch, dtype=torch.float64)
+    return torch.tensor(batch, dtype=torch.float64)
 
 
 _REPLACEMENTS: dict[type, Callable[..., Any]] = {torch.Tensor: _stack, int: _ints, float: _floats}
-_TYPECODES = {_ints: "q", _floats: "d"}

@@ -13,7 +13,7 @@ loaded one by one, and one that fails can be told from the others.
 from dataloader.datasets.base import Dataset, IterableDataset
 from dataloader.datasets.chain import ChainDataset
 from dataloader.datasets.concat import ConcatDataset
-from dataloader.datasets.fetching import fetch, fetch_all, loads_singly, loads_together
+from dataloader.datasets.fetching import fetch, fetch_all, fetch_together, loads_singly, loads_together
 from dataloader.datasets.mapped import MappedDataset
 from dataloader.datasets.rows import by_row
 from dataloader.datasets.stack import StackDataset
@@ -34,6 +34,7 @@ __all__ = [
     "by_row",
     "fetch",
     "fetch_all",
+    "fetch_together",
     "loads_singly",
     "loads_together",
     "random_split",

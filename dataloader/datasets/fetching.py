@@ -32,17 +32,32 @@ def fetch(dataset: Any, index: Any) -> Any:
 
 def fetch_all(dataset: Any, indices: Sequence[Any]) -> list[Any]:
     """Return the samples at ``indices``, by ``dataset.__getitems__`` where it has one."""
+    samples = fetch_together(dataset, indices)
+    _require_length(dataset, samples, indices)
+    return list(samples)
+
+
+def fetch_together(dataset: Any, indices: Sequence[Any]) -> Any:
+    """Return what ``dataset.__getitems__`` makes of ``indices``; where there is none, a list of the samples.
+
+    The former may be no list at all, but columns for example, if the ``collate_fn`` knows what to do.
+    """
     dataset = by_row(dataset)
     if not _has_getitems(dataset):
         return [dataset[index] for index in indices]
     if not len(indices):
         return []
     samples = dataset.__getitems__(indices)
+    if isinstance(samples, list | tuple):
+        _require_length(dataset, samples, indices)
+    return samples
+
+
+def _require_length(dataset: Any, samples: Any, indices: Sequence[Any]) -> None:
     if len(samples) != len(indices):
         raise ValueError(
             f"{type(dataset).__name__}.__getitems__ gave {len(samples)} samples for {len(indices)} indices"
         )
-    return list(samples)
 
 
 def loads_together(dataset: Any) -> bool:

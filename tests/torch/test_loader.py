@@ -10,6 +10,7 @@ import pickle
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -103,6 +104,69 @@ def test_a_collate_function_of_the_users_for_containers_wins_too(monkeypatch: py
     collate_fns = data._utils.collate.default_collate_fn_map
     monkeypatch.setitem(collate_fns, (set, tuple), lambda batch, *, collate_fn_map: len(batch))
     assert list(DataLoader(data.TensorDataset(torch.arange(8)), 4, **FORK)) == [4, 4]
+
+
+@pytest.mark.parametrize("collate_fn", [None, lambda samples: data.default_collate(samples)])
+def test_collate_functions_of_worker_init_fn_count(collate_fn: Any) -> None:
+    def keep_dicts(worker: int) -> None:
+        collate_fns = data._utils.collate.default_collate_fn_map
+        collate_fns[dict] = lambda samples, *, collate_fn_map: ("mine", list(samples))
+
+    samples = [{"a": 1}, {"a": 2}]
+    loader = DataLoader(samples, batch_size=2, collate_fn=collate_fn, worker_init_fn=keep_dicts, **FORK)
+    assert list(loader) == [("mine", samples)]
+
+
+class Doubled(int):
+    """A number with a collate function of its own."""
+
+
+@dataclass
+class Double:
+    """A collate function that has no hash."""
+
+    factor: int
+
+    def __call__(self, samples: list[Doubled], *, collate_fn_map: Any) -> Any:
+        return torch.tensor(samples) * self.factor
+
+
+def test_a_collate_function_of_the_users_may_be_any_callable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(data._utils.collate.default_collate_fn_map, Doubled, Double(2))
+    ((batch, _),) = DataLoader([(Doubled(1), 1), (Doubled(2), 2)], batch_size=2, **FORK)
+    assert batch.tolist() == [2, 4]
+
+
+class AsIndex:
+    """Can stand for a number where an index is wanted, and no tensor can be made of it."""
+
+    def __index__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize("workers", [{}, FORK], ids=["in process", "workers"])
+def test_what_torch_makes_no_tensor_of_is_refused(workers: dict[str, Any]) -> None:
+    with pytest.raises(RuntimeError, match="Could not infer dtype of AsIndex"):
+        list(DataLoader([1, AsIndex()], batch_size=2, **workers))
+
+
+class Columns:
+    """Gives whole columns instead of samples."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitems__(self, indices: list[int]) -> dict[str, list[int]]:
+        return {"x": indices, "y": [-index for index in indices]}
+
+
+@pytest.mark.parametrize("workers", [{}, FORK], ids=["in process", "workers"])
+@pytest.mark.parametrize("loader", [DataLoader, data.DataLoader], ids=["ours", "torch"])
+def test_what_getitems_gives_is_collated_as_it_is(loader: Any, workers: dict[str, Any]) -> None:
+    assert list(loader(Columns(), batch_size=2, collate_fn=dict, **workers)) == [
+        {"x": [0, 1], "y": [0, -1]},
+        {"x": [2, 3], "y": [-2, -3]},
+    ]
 
 
 def test_kept_batches_keep_their_values() -> None:

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 import torch.utils.data as data
 from torch.utils.data.distributed import DistributedSampler
 
+from dataloader.pace import CHEAP_AHEAD
 from dataloader.torch import DataLoader
 from tests.torch.datasets import Bulk, BulkSampler, Counting
 
@@ -101,7 +102,10 @@ def test_the_seed_is_what_torch_draws() -> None:
     assert DataLoader(DATASET, seed=4).seed == 4
 
 
-def test_samplers_are_iterated_once_lazily_and_may_be_endless() -> None:
+@pytest.mark.parametrize(("prefetch_factor", "ahead"), [(1, 1), (3, 3), (None, CHEAP_AHEAD)])
+def test_samplers_are_iterated_once_lazily_and_may_be_endless(
+    prefetch_factor: int | None, ahead: int
+) -> None:
     class Endless:
         iterated = drawn = 0
 
@@ -113,12 +117,12 @@ def test_samplers_are_iterated_once_lazily_and_may_be_endless() -> None:
 
     sampler = Endless()
     workers: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork"}
-    loader = DataLoader(DATASET, batch_sampler=sampler, **workers)  # type: ignore[arg-type]
+    loader = DataLoader(DATASET, batch_sampler=sampler, prefetch_factor=prefetch_factor, **workers)  # type: ignore[arg-type]
     with loader:
         batches = [batch.tolist() for batch in islice(loader, 60)]
     assert batches == [[i % 50, 0] for i in range(1, 61)]
     assert sampler.iterated == 1
-    assert sampler.drawn <= 60 + 3
+    assert sampler.drawn <= 60 + ahead + 1
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
