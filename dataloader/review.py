@@ -88,7 +88,7 @@ class Review:
     def _log(self, skipped: SampleError) -> None:
         """Log what is left out: the first of an epoch as a warning, for a thousand warnings say no more."""
         level = logging.INFO if self.has_skipped else logging.WARNING
-        more = "" if self.has_skipped else " (more in this epoch are logged as INFO; see loader.skipped)"
+        more = "" if self.has_skipped else "; others in this epoch will be logged as INFO: see loader.skipped"
         self.has_skipped = True
         logger.log(level, "%s is left out%s", skipped, more)
 

@@ -43,6 +43,10 @@ class SampleError:
     epoch: int = 0
     batch: int = 0
 
+    def __repr__(self) -> str:
+        """Return one line, whatever the traceback and the report hold."""
+        return f"<{type(self).__name__}: {self}>"
+
     def __str__(self) -> str:
         what = "samples" if isinstance(self.index, list) else "sample"
         why, *_ = exceptions.describe(self.exception, "was raised").splitlines()

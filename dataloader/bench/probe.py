@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dataloader.datasets import IterableDataset, by_row, fetch_all, loads_together
+from dataloader.datasets import IterableDataset, by_row, fetch_together, loads_together
 from dataloader.datasets.kinds import is_iterable
 from supervisor.linux import own
 
@@ -201,14 +201,15 @@ class Probe:
 class TogetherProbe(Probe):
     """Stands for a dataset that loads the samples of a batch together: each is noted with an equal share."""
 
-    def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
-        samples, times = timed(fetch_all, self._probed, indices)
-        share_s = (times.stop_s - times.start_s) / max(1, len(samples))
-        for number, (index, sample) in enumerate(zip(indices, samples, strict=True)):
+    def __getitems__(self, indices: Sequence[Any]) -> Any:
+        samples, times = timed(fetch_together, self._probed, indices)
+        each = samples if isinstance(samples, list | tuple) else [None] * len(indices)  # columns, say
+        share_s = (times.stop_s - times.start_s) / max(1, len(indices))
+        for number, (index, sample) in enumerate(zip(indices, each, strict=True)):
             start_s = times.start_s + number * share_s
-            share = Times(start_s, start_s + share_s, times.cpu_s / len(samples))
+            share = Times(start_s, start_s + share_s, times.cpu_s / len(indices))
             self._journal_of_probe.note_sample(index, share, sample)
-        return samples  # type: ignore[no-any-return]
+        return samples
 
 
 class StreamProbe(Probe, IterableDataset[Any]):

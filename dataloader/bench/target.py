@@ -42,7 +42,7 @@ def find_target(target: str) -> Any:
 
     >>> find_target("string:digits")
     Traceback (most recent call last):
-    dataloader.bench.target.TargetError: string:digits is a str, which is no dataset: name a dataset, ...
+    dataloader.bench.target.TargetError: string:digits is of type str, which is no dataset: name a ...
     """
     place, _, path = target.partition(":")
     if not place:
@@ -152,7 +152,7 @@ def checked(name: str, thing: Any) -> Any:
     if is_loader(thing):
         return thing
     if thing is None or isinstance(thing, str | bytes | ModuleType | int | float):
-        kind = "None" if thing is None else f"a {type(thing).__name__}"
+        kind = "None" if thing is None else f"of type {type(thing).__name__}"
         raise TargetError(
             f"{name} is {kind}, which is no dataset: name a dataset, a loader, or a function that returns one"
         )

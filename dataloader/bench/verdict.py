@@ -24,6 +24,7 @@ THREADED = 1.5  # CPU time over time: above it samples use several threads
 MAX_PREFETCH = 8
 MEMORY_SHARE = 0.8  # of what is available may be taken
 BATCHES_IN_HAND = 2  # beside those ahead: the one that the loop has, and the one that is under way
+SMALL_BYTES = 1 << 16  # to move so much, or to stack it, takes no time to speak of
 NOISY_LOAD = 0.5  # load average per core, from which on other processes disturb
 
 
@@ -200,6 +201,15 @@ SHORT_OF_MEMORY = "More workers would be faster, but memory is short: give each 
 def _advice(measured: Measured, samples: SampleFigures, chosen: Point, bound: Bound) -> str:
     if bound is Bound.SAMPLES:
         return _sample_advice(measured, samples, chosen)
+    if (
+        bound in (Bound.COLLATE, Bound.TRANSFER)
+        and measured.batch
+        and measured.batch.size_bytes < SMALL_BYTES
+    ):
+        return (
+            "A batch is small, so that it is not its bytes that take time but that there is a batch at all: "
+            "make batches larger, if the job allows it, or try num_workers=0."
+        )
     if bound is Bound.COLLATE:
         return (
             "Collating takes most of a batch's time: return smaller types (uint8 rather than float32), and "

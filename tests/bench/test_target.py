@@ -79,7 +79,7 @@ def test_in_a_file_alone_the_first_of_four_names_is_meant(write: Write) -> None:
         ("job:Holder.outer", "job has no 'Holder.outer': .*there is Data, Holder, NeedsRoot, make_loader"),
         ("json", "json has none of loader, dataset, make_loader, make_dataset: write json:NAME"),
         ("job:NeedsRoot", "job:NeedsRoot cannot be called without arguments .*'root'.*write a function"),
-        ("job:number", "job:number is a int, which is no dataset: name a dataset"),
+        ("job:number", "job:number is of type int, which is no dataset: name a dataset"),
         ("job:nothing", "job:nothing is None, which is no dataset"),
         ("job:generator", "job:generator: dataset=.* is an iterator, .*give an IterableDataset"),
         ("job:Holder", "job:Holder: dataset=.* has no __getitem__ and no __iter__"),

@@ -30,6 +30,7 @@ SAMPLES = SampleFigures(
     slowest=(),
 )
 BATCH = BatchFigures(count=10, samples=10, collate_s=0.001, transfer_s=0.002, size_bytes=10_000)
+LARGE_BATCH = replace(BATCH, size_bytes=1 << 20)
 MACHINE = Machine(cores=4, load=0.0, available_bytes=GIB)
 
 
@@ -156,8 +157,9 @@ def test_advice_on_memory_and_on_a_busy_machine() -> None:
 @pytest.mark.parametrize(
     ("batch", "busy", "bound", "words"),
     [
-        (replace(BATCH, collate_s=9.0), 0.0, Bound.COLLATE, "Collating takes most"),
-        (replace(BATCH, transfer_s=9.0), 0.0, Bound.TRANSFER, "Moving batches"),
+        (replace(LARGE_BATCH, collate_s=9.0), 0.0, Bound.COLLATE, "Collating takes most"),
+        (replace(LARGE_BATCH, transfer_s=9.0), 0.0, Bound.TRANSFER, "Moving batches"),
+        (replace(BATCH, transfer_s=9.0), 0.0, Bound.TRANSFER, "A batch is small"),
         (BATCH, 0.9, Bound.CONSUMER, "The process that receives batches is busy"),
     ],
 )
