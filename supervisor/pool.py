@@ -133,6 +133,7 @@ class WorkerPool:
         self.reports: list[ExitReport] = []
         self.lifeline: select.epoll | None = None
         self.turn = threading.RLock()
+        self._user: int | None = None  # the thread that started the workers or checked them last
         self._kind = kind
         self._settings = Settings(
             consumer_pid=os.getpid(),
@@ -200,6 +201,7 @@ class WorkerPool:
         self._require_ours()
         if self.workers:
             raise RuntimeError("the workers are running: call stop() first")
+        self._user = threading.get_ident()
         if self._settings.start_method == "fork":
             self._start_by_fork(serve, setup)
         else:
@@ -212,6 +214,7 @@ class WorkerPool:
         Raises WorkerDiedError where a dead worker is not replaced.
         """
         self._require_ours()
+        self._user = threading.get_ident()
         self._checked = False
         self._require_supervisor().send(Check())
         while not self._checked:
@@ -288,10 +291,12 @@ class WorkerPool:
     def hear(self) -> None:
         """Take in what was told since somebody last waited, and wait for nothing.
 
-        Deaths are then in ``reports``, and successors in ``workers``. Where another thread uses the pool, it
-        does that.
+        Deaths are then in ``reports``, and successors in ``workers``. Only for the thread that started the
+        workers, or checked them last: deaths are logged, and a signal handler's exception out of logging may
+        have left it locked to all threads but the main one.
         """
-        if self._inherited or not self.turn.acquire(blocking=False):
+        is_user = threading.get_ident() == self._user
+        if self._inherited or not is_user or not self.turn.acquire(blocking=False):
             return
         try:
             if self._supervisor is not None and self._revival_due_s is None:
