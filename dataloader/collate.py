@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import fields, is_dataclass
+from operator import countOf
 from typing import Any
 
 import numpy as np
@@ -184,7 +185,7 @@ def _collate_sequence(samples: Sequence[Any]) -> Any:
 
 def _are_all(trait: Callable[[Any], Any], samples: Sequence[Any]) -> bool:
     """Whether all samples are alike in ``trait``. In one C call: a look at each costs more than all else."""
-    return len({*map(trait, samples)}) == 1
+    return countOf(map(trait, samples), trait(samples[0])) == len(samples)
 
 
 def _check_sequences(samples: Sequence[Any]) -> None:

@@ -117,11 +117,11 @@ class LazySetter(Setter):
         self._is_touched()
 
     def _is_touched(self) -> bool:
-        watches = (self._watch, self._torch)
-        if not any(watch is not None and watch.is_touched() for watch in watches):
-            return False
-        self._untouched = NEVER
-        return True
+        watch, torch = self._watch, self._torch
+        if (watch is not None and watch.is_touched()) or (torch is not None and torch.is_touched()):
+            self._untouched = NEVER
+            return True
+        return False
 
 
 class Watch:

@@ -47,12 +47,8 @@ Fetch = Callable[[Any, Order, int, int, Page, list[Failure]], Any]
 
 def each(dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]) -> list[Any]:
     """Return samples number ``start`` to ``stop - 1`` of a batch, loaded one by one."""
-    samples: list[Any] = []
     words = page.words
-    for position, index in enumerate(order.indices[start:stop], start):
-        words[ITEM] = position
-        samples.append(dataset[index])
-    return samples
+    return [dataset[index] for words[ITEM], index in enumerate(order.indices[start:stop], start)]
 
 
 def each_that_loads(
