@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from supervisor import exceptions, launch, memory_cgroup
 from supervisor.channel import Channel, close_all
-from supervisor.linux import die_with_parent
+from supervisor.linux import die_with_parent, unshared_bytes
 from supervisor.page import Page, PageFile, State
 from supervisor.payload import Payload
 from supervisor.surroundings import Surroundings
@@ -151,7 +151,7 @@ def _work(pipe: Channel, context: WorkerContext, load: Callable[[], Job], ready_
     setup, serve = load()
     if setup is not None:
         setup(context)
-    context.page.ready()
+    context.page.ready(unshared_bytes())
     os.eventfd_write(ready_fd, 1)
     serve(pipe, context)
 

@@ -58,7 +58,7 @@ class Inspector:
     def note_ready(self, worker: Worker, now: float) -> None:
         """What a worker has now, at the end of its start-up, is not charged to it."""
         if self._limit_bytes is not None:
-            worker.memory.begin_charge(now)
+            worker.memory.begin_charge(now, worker.page.unshared_bytes)
 
     def _look_at_memory(self, worker: Worker, spent_s: float, now: float) -> None:
         if self._limit_bytes is None:

@@ -132,3 +132,13 @@ def _checked(result: int) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return result
+
+
+def unshared_bytes() -> int:
+    """Return how much memory this process has and shares with no file; -1 where that cannot be read."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+    except OSError:
+        return -1
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")

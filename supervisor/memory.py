@@ -71,10 +71,13 @@ class MemoryLog:
         except UNREADABLE:
             return ""
 
-    def begin_charge(self, now: float) -> None:
-        """Charge the process for what it has more than now."""
+    def begin_charge(self, now: float, inherited_bytes: int) -> None:
+        """Charge the process for what it has more than when it was ready, for it may be at work by now.
+
+        ``inherited_bytes``: what it had then; below 0: it could not tell, and what it has now is taken.
+        """
         self.read(now)
-        self._inherited_bytes = self._unshared_bytes
+        self._inherited_bytes = self._unshared_bytes if inherited_bytes < 0 else inherited_bytes
 
     def own_bytes(self, limit_bytes: int, now: float) -> int:
         """Return how much memory of its own the process has.

@@ -4,7 +4,7 @@ One memory file for a pool, made by the consumer and mapped by consumer, supervi
 of 128 bytes for each worker. Every field is one aligned 8-byte word with one writer, so nothing is locked
 and nothing can be half written:
 
-    written by the worker       STATE TASK ITEM SINCE BEGUN DONE READY WORKED
+    written by the worker       STATE TASK ITEM SINCE BEGUN DONE READY WORKED UNSHARED
     written by the consumer     CANCELLED SENT
     written by the supervisor   LEAVE
 
@@ -23,7 +23,7 @@ from supervisor.linux import create_memory_file
 
 RECORD_BYTES = 128
 
-STATE, TASK, ITEM, SINCE, BEGUN, DONE, READY, WORKED, CANCELLED, SENT, LEAVE = range(11)
+STATE, TASK, ITEM, SINCE, BEGUN, DONE, READY, WORKED, CANCELLED, SENT, LEAVE, UNSHARED = range(12)
 
 
 class State(IntEnum):
@@ -59,7 +59,7 @@ class Page:
     def reset(self) -> None:
         """Empty the record for a new worker, but for CANCELLED and the time that its predecessors worked."""
         self.words[TASK] = self.words[ITEM] = self.words[SENT] = -1
-        self.words[DONE] = self.words[LEAVE] = 0
+        self.words[DONE] = self.words[LEAVE] = self.words[UNSHARED] = 0
         self.seconds[READY] = 0.0
         self.enter(State.STARTING)
 
@@ -73,8 +73,9 @@ class Page:
         self.seconds[BEGUN] = time.monotonic()
         self.words[TASK], self.words[ITEM] = task, -1
 
-    def ready(self) -> None:
-        """Say that start-up is over."""
+    def ready(self, unshared_bytes: int = 0) -> None:
+        """Say that start-up is over, and how much memory the worker has then that it does not share."""
+        self.words[UNSHARED] = unshared_bytes
         self.seconds[READY] = time.monotonic()
         self.enter(State.IDLE)
 
@@ -123,6 +124,11 @@ class Page:
     def worked_s(self) -> float:
         """How long this worker and those before it have worked on the tasks that they completed."""
         return self.seconds[WORKED]
+
+    @property
+    def unshared_bytes(self) -> int:
+        """How much memory the worker had that it did not share, when start-up was over."""
+        return self.words[UNSHARED]
 
     @property
     def ready_s(self) -> float:

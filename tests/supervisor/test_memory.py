@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 
+import numpy as np
+import pytest
+
+from supervisor.linux import unshared_bytes
 from supervisor.memory import KEPT_READINGS, MemoryLog, rss_bytes
 from tests.forks import fork
 from tests.processes import kill_and_await_death
@@ -70,3 +75,13 @@ def test_readings_taken_before_the_end_are_kept() -> None:
     os.waitpid(pid, 0)
     log.read(3.0)
     assert [before_s for before_s, _ in log.before(3.0)] == [2.0]
+
+
+def test_what_a_process_had_when_it_was_ready_is_not_charged() -> None:
+    had_bytes = unshared_bytes()
+    kept = np.ones(LARGE_BYTES, np.uint8)
+    log = MemoryLog(os.getpid())
+    log.begin_charge(0.0, had_bytes)
+    assert log.own_bytes(sys.maxsize, 0.0) == pytest.approx(kept.nbytes, abs=LARGE_BYTES / 8)
+    log.begin_charge(0.0, -1)
+    assert log.own_bytes(sys.maxsize, 0.0) == 0

@@ -48,8 +48,8 @@ def test_a_state_is_entered_with_its_time(file: PageFile, state: State) -> None:
 def test_ready_is_a_time_and_means_idle(file: PageFile) -> None:
     before_s = time.monotonic()
     page = file.page(0)
-    page.ready()
-    assert page.state is State.IDLE
+    page.ready(unshared_bytes=4096)
+    assert (page.state, page.unshared_bytes) == (State.IDLE, 4096)
     assert before_s <= page.ready_s <= time.monotonic()
 
 
