@@ -42,7 +42,8 @@ STREAM_SLEEP_S = SLEEP_S / 4  # what was drawn is drawn again after each death
 LONGEST_DELAY_S = 0.003
 NUMBERS = 4200  # in a sample: with these a batch is just too large to travel inline
 # Deaths are not counted against anybody here, and a replacement waits for nothing.
-POLICY = RestartPolicy(max_restarts=100_000, period=60.0, backoff=0.0)
+# A storm strikes whoever is at work, at times thrice at one sample; SIGSEGV from outside reads as its crash.
+POLICY = RestartPolicy(max_restarts=100_000, period=60.0, backoff=0.0, max_attempts=20)
 
 
 @dataclass(frozen=True)
