@@ -16,11 +16,12 @@ import _socket
 import array
 import contextlib
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain, starmap
+from itertools import chain, islice, starmap
 from typing import NamedTuple
 
 MAX_MESSAGE_BYTES = 1 << 16
@@ -130,15 +131,19 @@ class Channel:
 
     def drain(self) -> bool:
         """Move all that has arrived to ``inbox``, without waiting. False once the other side has closed."""
-        while True:
+        # Asked first, so that no exception ends the loop: one out of a signal handler would be chained to it.
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        while poll.poll(0):
+            before = len(self.inbox)
             try:
-                self.inbox.extend(iter(self._arrivals, _END))
-            except BlockingIOError:
-                return True
+                self.inbox.extend(islice(iter(self._arrivals, _END), 1))
             except ConnectionResetError:
                 continue  # reported once, before what is still to be read
-            self.ended = True
-            return False
+            if len(self.inbox) == before:
+                self.ended = True
+                return False
+        return True
 
     def close(self) -> None:
         """Close this end, and the descriptors that came with messages which nobody has opened."""

@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -204,6 +205,20 @@ def drain_to_the_end(channel: Channel) -> None:
 
 
 @pytest.mark.usefixtures("no_collections")
+def test_drain_handles_no_exception(ends: tuple[Channel, Channel]) -> None:
+    """One that a signal handler raised there would show its user two tracebacks."""
+    left, right = ends
+    left.send(b"one")
+    left.send(b"two")
+    raised: list[str] = []
+    sys.setprofile(lambda frame, event, argument: raised.append(event) if event == "c_exception" else None)
+    try:
+        is_open = right.drain()
+    finally:
+        sys.setprofile(None)
+    assert (is_open, len(right.inbox), raised) == (True, 2, [])
+
+
 def test_no_message_is_lost_to_interrupts_of_drain(ends: tuple[Channel, Channel]) -> None:
     """A timer raises again and again while messages are taken in: each arrives once, in order."""
     left, right = ends
