@@ -18,7 +18,6 @@ Non-goals: torch's shared memory, its file descriptors and its caches: none is u
 
 from __future__ import annotations
 
-import copyreg
 import ctypes
 import io
 import pickle
@@ -32,6 +31,7 @@ import torch
 from torch._tensor import _rebuild_from_type_v2
 from torch._utils import _rebuild_tensor_v2
 
+from dataloader import small_arrays
 from dataloader.arena import SMALL_BYTES
 from supervisor.originals import HomewardPickler
 from supervisor.payload import REDUCERS
@@ -129,7 +129,7 @@ def _sharing_reducers(value: Any, dump: Callable[..., bytes]) -> _Reducers:
     return _Reducers(_shared(reducers.found))
 
 
-class _Reducers(dict[type, Callable[[Any], Any]]):
+class _Reducers(small_arrays.Reducers):
     """What a pickler looks up: by type, how an object is taken apart.
 
     Parameters:
@@ -152,9 +152,7 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         if issubclass(kind, torch.Tensor):
             return self._reduce_subclass
-        if kind in copyreg.dispatch_table:
-            return copyreg.dispatch_table[kind]
-        raise KeyError(kind)
+        return super().__missing__(kind)
 
     def _reduce(self, tensor: torch.Tensor) -> Any:
         return self._reduce_dense(tensor) if _is_dense(tensor) else tensor.__reduce_ex__(5)
