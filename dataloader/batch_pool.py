@@ -123,6 +123,12 @@ class BatchPool(WorkerPool):
             if link.unsent:
                 self._send_unsent(link)
 
+    @property
+    def has_idle_worker(self) -> bool:
+        """Whether a worker has no task at all."""
+        busy = {pid for pid, link in self._links.items() if link.leases}
+        return not busy.issuperset([worker.pid for worker in self.workers.values()])
+
     def _assign_to_any(self, links: list[Link], limit: int) -> None:
         """Hand out batches of indices, in order."""
         todo = self._epoch.todo
@@ -265,18 +271,24 @@ class BatchPool(WorkerPool):
     def _take_results(self, link: Link) -> None:
         inbox = link.worker.pipe.inbox
         while inbox:
-            self._take_result(link, inbox[0])
+            self._take_message(link, inbox[0])
             inbox.popleft()
             if self._wants_trim:  # not before: it may let go of the slot that this very message brought
                 self._trim()
 
-    def _take_result(self, link: Link, raw: Raw) -> None:
+    def _take_message(self, link: Link, raw: Raw) -> None:
         try:
-            result, slot = self._unpack(raw)
+            results, slot = self._unpack(raw)
         except MessageLost as error:
-            self._take_lost(link, wire.decode_result(raw[0]).seq, error)
+            (result,) = wire.decode_results(raw[0])  # what brings a descriptor comes alone
+            self._take_lost(link, result.seq, error)
             return
-        self._wants_trim = slot is not None or result.seq % RESULTS_PER_TRIM == 0
+        for result in results:
+            self._take_result(link, result, slot)
+
+    def _take_result(self, link: Link, result: Result, slot: Slot | None) -> None:
+        """Take a result in, and the slot that it brought, if it did."""
+        self._wants_trim = self._wants_trim or slot is not None or result.seq % RESULTS_PER_TRIM == 0
         lease = link.leases.get(result.seq)
         if lease is None:
             return
@@ -291,11 +303,11 @@ class BatchPool(WorkerPool):
         if used_bytes:
             self._slots.note_use(used_bytes)
 
-    def _unpack(self, raw: Raw) -> tuple[Result, Slot | None]:
-        """Return the result in a message and the slot that it brought, which is then the pool's."""
+    def _unpack(self, raw: Raw) -> tuple[list[Result], Slot | None]:
+        """Return the results in a message, and the slot that came with the only one, now the pool's."""
         data, descriptors = opened(raw)
-        result = wire.decode_result(data)
-        return result, self._slots.adopt(descriptors[0], result.made_bytes) if descriptors else None
+        results = wire.decode_results(data)
+        return results, self._slots.adopt(descriptors[0], results[0].made_bytes) if descriptors else None
 
     def _end_lease(self, link: Link, lease: Lease, result: Any, slot: Any) -> None:
         job = lease.job

@@ -13,7 +13,6 @@ import numpy as np
 from dataloader.arena import empty, sample_name
 
 _NUMBERS = (bool, int, float, complex, np.generic)
-_PLAIN_NUMBERS = (int, float)
 _PLAIN_SEQUENCES = (tuple, list)
 
 
@@ -62,19 +61,27 @@ def _collate(samples: Sequence[Any]) -> Any:
             ValueError, "got an empty batch", ": let the batch_sampler give none, or pass a collate_fn"
         )
     first = samples[0]
+    collate = _OF_PLAIN.get(type(first)) or _collate_of(first)
+    if collate is None:
+        raise _not_collatable(samples, 0)
+    return collate(samples)
+
+
+def _collate_of(first: Any) -> Callable[[Sequence[Any]], Any] | None:
+    """Return how samples like ``first`` are collated; None if they cannot be."""
     if isinstance(first, np.ndarray):
-        return _stack(samples)
+        return _stack
     if isinstance(first, str | bytes):
-        return list(samples)
+        return list
     if isinstance(first, _NUMBERS):
-        return _number_array(samples)
+        return _number_array
     if isinstance(first, Mapping):
-        return _collate_mapping(samples)
+        return _collate_mapping
     if isinstance(first, Sequence):
-        return _collate_sequence(samples)
+        return _collate_sequence
     if is_dataclass(first) and not isinstance(first, type):
-        return _collate_dataclass(samples)
-    raise _not_collatable(samples, 0)
+        return _collate_dataclass
+    return None
 
 
 def _collate_field(name: str, column: Sequence[Any]) -> Any:
@@ -220,6 +227,19 @@ def _collate_dataclass(samples: Sequence[Any]) -> Any:
         column = [getattr(sample, field.name) for sample in samples]
         object.__setattr__(batch, field.name, _collate_field(f".{field.name}", column))  # it may be frozen
     return batch
+
+
+# The same answers as those of _collate_of, which takes longer than to collate some numbers.
+_OF_PLAIN: dict[type, Callable[[Sequence[Any]], Any]] = {
+    np.ndarray: _stack,
+    str: list,
+    bytes: list,
+    int: _number_array,
+    float: _number_array,
+    dict: _collate_mapping,
+    list: _collate_sequence,
+    tuple: _collate_sequence,
+}
 
 
 def default_convert(sample: Any) -> Any:

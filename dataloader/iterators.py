@@ -308,7 +308,8 @@ class WorkerIterator:
             pool.raise_if_broken()
             if self._judge(pool):
                 continue
-            pool.assign(self._pace.while_waiting)
+            if pool.has_idle_worker or self._pace.is_time_for(len(self._epoch.todo)):
+                pool.assign(self._pace.while_waiting)
             self._wait(pool)
 
     def _wait(self, pool: BatchPool) -> None:

@@ -1,10 +1,10 @@
 """What consumer and workers send each other, as bytes.
 
 A task says which batch to make and lends a slot; a result says what became of it. Tasks that are sent at the
-same time are one message, and each result is one, of at most 64 KiB. What does not fit lies in memory whose
-descriptor goes along: large tasks in a memory file of their own, a large result in the slot. A result is a
-pickle whose large buffers stay out of band, in the slot, where the consumer's arrays will be views of them.
-Arrays of less than 64 KiB travel inside the pickle.
+same time are one message, of at most 64 KiB, and so are results that are sent at the same time. What does not
+fit lies in memory whose descriptor goes along: large tasks in a memory file of their own, a large result in
+the slot. A result is a pickle whose large buffers stay out of band, in the slot, where the consumer's arrays
+will be views of them. Arrays of less than 64 KiB travel inside the pickle.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dataloader import small_arrays
 from dataloader.arena import ALIGNMENT_BYTES, SMALL_BYTES, Arena, address_of
 from dataloader.checkpoints import Checkpoint, News, Place
 from dataloader.recipe import Order
@@ -151,7 +152,7 @@ class Dump(Protocol):
     ) -> bytes: ...
 
 
-DUMPS: Sequence[Dump] = (pickle.dumps, originals.dumps)
+DUMPS: Sequence[Dump] = (small_arrays.dumps, originals.dumps)
 
 
 def encode_batch(
@@ -260,12 +261,22 @@ def _copy(target: memoryview, source: memoryview) -> None:
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
+def join_results(encoded: Sequence[bytes]) -> bytes:
+    """Return one message of several results, none of which brings a descriptor."""
+    return encoded[0] if len(encoded) == 1 else pickle.dumps(encoded, 5)
+
+
 # ---- results, in the consumer --------------------------------------------------------------------
 
 
-def decode_result(data: bytes) -> Result:
-    """Return the result in a message; what it holds is not unpickled yet."""
-    result = Result(*pickle.loads(data))
+def decode_results(data: bytes) -> list[Result]:
+    """Return the results in a message; what they hold is not unpickled yet."""
+    content = pickle.loads(data)
+    return [*map(_result, map(pickle.loads, content))] if type(content) is list else [_result(content)]
+
+
+def _result(plain: tuple[Any, ...]) -> Result:
+    result = Result(*plain)
     return result if result.news is None else result._replace(news=News(*result.news))
 
 

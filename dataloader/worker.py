@@ -3,7 +3,8 @@
     task --> lent slot mapped --> samples, collate (State SAMPLE, COLLATE) --> result sent (SENDING) --> IDLE
 
 An exception in a sample or in collate is the answer to its task, and the worker lives on. A task that was
-sent twice is done once.
+sent twice is done once. Results of tasks that came together leave together, where they are small and made in
+no time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ from supervisor.child import WorkerContext
 from supervisor.linux import fill_standard_descriptors
 from supervisor.page import CANCELLED, DONE, WORKED, State
 from supervisor.payload import PayloadError
+
+HELD_BYTES = 4096  # at most, of a result that waits for others
+HELD_S = 0.0005  # at most, of work on results that wait
+HELD_RESULTS = 14  # at most; their bytes are less than those of a message
+QUICK_BEFORE = 16  # results in a row that were small and made in no time: then the next may wait
 
 _NOTHING = memoryview(b"")
 
@@ -66,7 +72,7 @@ class Server:
     def serve(self, pipe: Channel, context: WorkerContext) -> None:
         """Answer tasks until the pipe ends."""
         self._setter = LazySetter()
-        slots = MappedSlots()
+        slots, outbox = MappedSlots(), Outbox(pipe)
         last_seq = -1
         while not context.page.is_to_leave and (message := pipe.receive()) is not None:
             tasks, descriptors = wire.decode_tasks(message)
@@ -75,23 +81,23 @@ class Server:
                     continue
                 last_seq = task.seq
                 memory, descriptors = slots.memory_for(task, descriptors), []
-                self._answer(task, memory, pipe, context)
+                self._answer(task, memory, outbox, context)
+            outbox.flush()
             close_all(descriptors)
         if context.page.is_to_leave:
             context.page.enter(State.LEAVING)
 
-    def _answer(self, task: Task, memory: memoryview, pipe: Channel, context: WorkerContext) -> None:
+    def _answer(self, task: Task, memory: memoryview, outbox: Outbox, context: WorkerContext) -> None:
         page = context.page
         page.begin(task.seq)
         if task.seq <= page.words[CANCELLED]:
-            pipe.send(wire.encode_cancelled(task.seq))
+            outbox.put(wire.encode_cancelled(task.seq), None, 0.0)
             return
         data, fd = self._result(task, memory, context)
         page.enter(State.SENDING)
-        page.seconds[WORKED] += page.since_s - page.begun_s
-        pipe.send(data, () if fd is None else (fd,))
-        if fd is not None:
-            os.close(fd)
+        worked_s = page.since_s - page.begun_s
+        page.seconds[WORKED] += worked_s
+        outbox.put(data, fd, worked_s)
         page.words[DONE] += 1
         page.enter(State.IDLE)
 
@@ -134,6 +140,43 @@ def _run_init(init: WorkerInit, worker: int) -> None:
         init(worker)
     except exceptions.CONTROL_FLOW as error:  # SystemExit would pass for an end of the worker's own will
         raise RuntimeError(exceptions.describe(error, "in worker_init_fn")) from error
+
+
+class Outbox:
+    """Results on their way: each goes at once, or waits a moment for those that are made next.
+
+    To be woken costs the consumer more than to open a small batch. But what waits is lost if this worker dies
+    of the next one, and is made again: so none waits before it is known that they cost next to nothing. Order
+    is kept.
+    """
+
+    def __init__(self, pipe: Channel) -> None:
+        self._pipe = pipe
+        self._held: list[bytes] = []
+        self._held_s = 0.0
+        self._quick = 0  # results in a row
+
+    def put(self, data: bytes, fd: int | None, worked_s: float) -> None:
+        """Send a result that took ``worked_s`` seconds, or hold it until the next or until ``flush``."""
+        if fd is not None or len(data) > HELD_BYTES:
+            self._quick = 0
+            self.flush()
+            self._pipe.send(data, () if fd is None else (fd,))
+            if fd is not None:
+                os.close(fd)
+            return
+        self._held.append(data)
+        self._held_s += worked_s
+        if self._held_s > HELD_S or len(self._held) == HELD_RESULTS or self._quick < QUICK_BEFORE:
+            self.flush()
+        self._quick = self._quick + 1 if worked_s < HELD_S else 0
+
+    def flush(self) -> None:
+        """Send what was held."""
+        if self._held:
+            self._pipe.send(wire.join_results(self._held))
+            self._held.clear()
+            self._held_s = 0.0
 
 
 class MappedSlots:

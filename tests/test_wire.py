@@ -55,7 +55,7 @@ class Trip:
     def __init__(self, batch: Any, *, lent: Slot | None = None, copy: bool = False) -> None:
         mine = Arena(memoryview(b"") if lent is None else memoryview(lent.memory))
         message = sent(*wire.encode_batch(7, batch, mine))
-        self.result = wire.decode_result(message.data)
+        self.result = wire.decode_results(message.data)[0]
         self.slot = lent if self.result.spans else None
         if message.descriptors:
             self.slot = Slot(2, message.descriptors[0], self.result.made_bytes)
@@ -238,7 +238,7 @@ def test_what_was_collated_in_the_slot_is_not_copied_again() -> None:
         batch[:] = 9
         data, fd = wire.encode_batch(1, {"whole": batch, "part": batch[-SMALL_BYTES:]}, mine)
     assert fd is None
-    result = wire.decode_result(data)
+    result = wire.decode_results(data)[0]
     assert result.spans == ((0, LARGE, False), (LARGE - SMALL_BYTES, SMALL_BYTES, False))
     assert result.used_bytes == LARGE
     arrived = wire.open_batch(0, result, slot, copy=False)
@@ -253,7 +253,7 @@ def test_what_was_collated_in_a_slot_that_is_too_small_moves_whole() -> None:
         inside, outside = arena.empty(LARGE, np.uint8), arena.empty(LARGE, np.uint8)
         inside[:], outside[:] = 1, 2
         message = sent(*wire.encode_batch(1, [inside, outside], mine))
-    result = wire.decode_result(message.data)
+    result = wire.decode_results(message.data)[0]
     assert result.made_bytes == os.fstat(message.descriptors[0]).st_size == size_class(result.used_bytes)
     made = Slot(2, message.descriptors[0], result.made_bytes)
     made.keep_descriptor()
@@ -280,7 +280,7 @@ def test_many_large_arrays_travel(count: int) -> None:
         whole[:] = np.arange(LARGE + count) % 251
         batch = [whole[i : i + SMALL_BYTES] for i in range(count)]
         message = sent(*wire.encode_batch(1, batch, mine))
-    result = wire.decode_result(message.data)
+    result = wire.decode_results(message.data)[0]
     used = slot
     if message.descriptors:
         used = Slot(2, message.descriptors[0], result.made_bytes)
@@ -324,8 +324,8 @@ def test_the_spans_say_how_much_of_a_slot_was_needed() -> None:
 
 
 def test_errors_and_cancellations_travel() -> None:
-    assert wire.decode_result(wire.encode_error(5, b"packed")) == Result(5, ERROR, b"packed", (), 0)
-    result = wire.decode_result(wire.encode_cancelled(6))
+    assert wire.decode_results(wire.encode_error(5, b"packed"))[0] == Result(5, ERROR, b"packed", (), 0)
+    result = wire.decode_results(wire.encode_cancelled(6))[0]
     assert (result.seq, result.kind) == (6, CANCELLED)
 
 

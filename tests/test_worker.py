@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from dataloader.random_state import kept_random_state
 from dataloader.recipe import Order, Recipe
 from dataloader.slots import Slot, size_class
 from dataloader.wire import BATCH, CANCELLED, ERROR, Result, Task
-from dataloader.worker import MappedSlots, Server
+from dataloader.worker import HELD_BYTES, HELD_RESULTS, QUICK_BEFORE, MappedSlots, Server
 from supervisor import exceptions, page
 from supervisor.channel import Channel, Message
 from supervisor.child import WorkerContext
@@ -69,7 +70,7 @@ class Conversation:
         return list(iter(self.pipe.receive, None))
 
     def results(self) -> list[Result]:
-        return [wire.decode_result(message.data) for message in self.answers()]
+        return [result for message in self.answers() for result in wire.decode_results(message.data)]
 
 
 def opened(result: Result, slot: Slot | None = None) -> Any:
@@ -100,6 +101,44 @@ def test_tasks_that_come_together_are_each_answered_once() -> None:
     worker.send_together([5, 6], [3])
     worker.send_together([6, 7], [3])  # sent again by who was interrupted
     assert [result.seq for result in worker.results()] == [5, 6, 7]
+
+
+def together(dataset: Any, batches: list[int]) -> list[list[int]]:
+    """Return which results come in each message, where the tasks, of one sample each, came in one."""
+    worker = Conversation(dataset, collate=lambda samples: samples[0])
+    tasks = [Task(seq, Order(0, 0, seq, [index]), None, False, ()) for seq, index in enumerate(batches, 1)]
+    worker.pipe.send(wire.encode_tasks(tasks)[0])
+    return [[result.seq for result in wire.decode_results(answer.data)] for answer in worker.answers()]
+
+
+def test_small_results_that_are_made_in_no_time_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataloader.worker.HELD_S", 60.0)
+    messages = together(range(10), [1] * (QUICK_BEFORE + 2 * HELD_RESULTS + 1))
+    assert [*map(len, messages)] == [*[1] * QUICK_BEFORE, HELD_RESULTS, HELD_RESULTS, 1]
+    assert [*chain(*messages)] == [*range(1, QUICK_BEFORE + 2 * HELD_RESULTS + 2)]
+
+
+def test_no_result_waits_for_one_that_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataloader.worker.HELD_S", 0.0)
+    assert together(range(10), [1] * 3 * QUICK_BEFORE) == [[seq] for seq in range(1, 3 * QUICK_BEFORE + 1)]
+
+
+def test_after_a_large_result_none_waits_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataloader.worker.HELD_S", 60.0)
+    messages = together([b"small", b"x" * 10_000], [*[0] * (QUICK_BEFORE + 2), 1, *[0] * (QUICK_BEFORE + 2)])
+    quick = [1] * QUICK_BEFORE
+    assert [*map(len, messages)] == [*quick, 2, 1, *quick, 2]
+
+
+def test_results_of_all_sizes_leave_in_order() -> None:
+    sizes = [0, *[5] * 20, 3000, HELD_BYTES, 60_000, *[1] * 20, 200_000, 2, 70_000, 4000]
+    worker = Conversation([b"x" * size for size in sizes], collate=lambda samples: samples[0])
+    tasks = [Task(seq, Order(0, 0, seq, [seq]), None, False, ()) for seq in range(1, len(sizes))]
+    worker.pipe.send(wire.encode_tasks(tasks)[0])
+    results = worker.results()
+    assert [result.seq for result in results] == [*range(1, len(sizes))]
+    inline = [(result.seq, len(opened(result))) for result in results if not result.spans]
+    assert inline == [(seq, size) for seq, size in enumerate(sizes) if 0 < size < 65_000]
 
 
 def test_a_worker_that_is_to_leave_does_not_begin_what_came_together() -> None:
@@ -148,7 +187,7 @@ def test_a_large_batch_lies_in_the_slot_that_was_lent() -> None:
     worker, slot = Conversation(LargeArrays(10)), make_slot(1)
     worker.send(1, [3, 4], slot)
     (answer,) = worker.answers()
-    result = wire.decode_result(answer.data)
+    result = wire.decode_results(answer.data)[0]
     assert (answer.descriptors, result.made_bytes) == ([], 0)
     assert opened(result, slot)[:, 0].tolist() == [3, 4]
 
@@ -159,7 +198,7 @@ def test_without_room_the_worker_makes_a_slot(lent: Slot | None) -> None:
     worker = Conversation(LargeArrays(10))
     worker.send(1, [3, 4], lent)
     (answer,) = worker.answers()
-    result = wire.decode_result(answer.data)
+    result = wire.decode_results(answer.data)[0]
     made = Slot(2, answer.descriptors[0], result.made_bytes)
     made.keep_descriptor()
     assert opened(result, made)[:, 0].tolist() == [3, 4]

@@ -38,7 +38,7 @@ DTYPES = sorted(
 def sent(batch: Any, slots: SlotPool | None = None) -> Any:
     """Return what arrives of ``batch``."""
     data, fd = wire.encode_batch(0, batch, Arena(memoryview(b"")), TorchServer.dumps)
-    result = wire.decode_result(data)
+    result = wire.decode_results(data)[0]
     slot = None if fd is None else (SlotPool(2) if slots is None else slots).adopt(fd, result.made_bytes)
     return wire.open_batch(0, result, slot, copy=False)
 
@@ -314,7 +314,7 @@ def test_large_samples_are_stacked_in_the_slot(in_a_worker: Arena) -> None:
     assert in_a_worker.used_bytes == 4 * 3 * 100 * 100 * 4
     data, fd = wire.encode_batch(0, batch, in_a_worker, TorchServer.dumps)
     assert fd is None
-    assert [offset for offset, _, _ in wire.decode_result(data).spans] == [0]
+    assert [offset for offset, _, _ in wire.decode_results(data)[0].spans] == [0]
 
 
 def test_arrays_are_stacked_in_the_slot_as_tensors(in_a_worker: Arena) -> None:
@@ -404,4 +404,4 @@ def test_a_tensor_in_a_slot_is_read_from_where_it_lies() -> None:
     tensor.fill_(3.0)
     data, fd = wire.encode_batch(0, [tensor.view(100, -1)], area, TorchServer.dumps)
     assert (fd, area.used_bytes) == (None, 400_000)
-    assert wire.decode_result(data).spans == ((0, 400_000, False),)
+    assert wire.decode_results(data)[0].spans == ((0, 400_000, False),)
