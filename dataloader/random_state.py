@@ -77,7 +77,7 @@ class LazySetter(Setter):
     """Sets the global generators where somebody draws from them."""
 
     def __init__(self) -> None:
-        self._watch = Watch.of_global_generators()
+        self._watch = new_watch()
         self._torch: TorchWatch | None = None
         self._knows_torch = False  # it was loaded when last looked
         self._untouched = 0.0 if self._watch else NEVER  # batches in a row from which nobody drew
@@ -149,14 +149,29 @@ class Watch:
         watch = cls(generator, words)
         return watch if watch._look() == _expected() else None
 
+    def copy(self) -> Watch:
+        """Return one of the same generators that has not begun."""
+        return Watch(self._generator, self._words)
+
+    def is_of_global_generators(self) -> bool:
+        """Whether NumPy's is still the global one; Python's cannot be another."""
+        return mtrand.get_bit_generator() is self._generator
+
     def begin(self) -> None:
         self._begun = self._look()
 
     def is_touched(self) -> bool:
-        return self._look() != self._begun or mtrand.get_bit_generator() is not self._generator
+        return self._look() != self._begun or not self.is_of_global_generators()
 
     def _look(self) -> list[bytes]:
         return [words.tobytes() for words in self._words]
+
+
+def new_watch() -> Watch | None:
+    """Return a watch of its user's own. To find the words takes long: no forked worker does it again."""
+    if _FOUND is None or not _FOUND.is_of_global_generators():
+        return Watch.of_global_generators()
+    return _FOUND.copy()
 
 
 def _memory(address: int, size_bytes: int) -> memoryview:
@@ -169,3 +184,6 @@ def _expected() -> list[bytes]:
     numpy: Any = mtrand.get_state(legacy=False)["state"]
     values = [(index, *words[:2]), numpy["key"][:2], (numpy["pos"],)]
     return [np.array(value, np.uint32).tobytes() for value in values]
+
+
+_FOUND = Watch.of_global_generators()

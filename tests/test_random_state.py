@@ -15,7 +15,7 @@ import pytest
 
 from dataloader import DataLoader, Dataset, random_state
 from dataloader.pieces import Seeds
-from dataloader.random_state import LazySetter, Watch, kept_random_state, set_random_state
+from dataloader.random_state import LazySetter, Watch, kept_random_state, new_watch, set_random_state
 from dataloader.torch_random import TorchWatch
 from tests.equality import fingerprint
 
@@ -142,7 +142,8 @@ def test_other_generators_do_not_count(watch: Watch, others: Callable[[], Any]) 
 
 def test_where_the_state_lies_elsewhere_nobody_watches(monkeypatch: pytest.MonkeyPatch, watch: Watch) -> None:
     monkeypatch.setattr(random_state, "_expected", lambda: [b"something else"])
-    assert Watch.of_global_generators() is None
+    monkeypatch.setattr(random_state, "_FOUND", Watch.of_global_generators())
+    assert new_watch() is None
     setter = LazySetter()
     for _ in range(100):
         assert setter.run(lambda: "in pieces", lambda: "as a whole") == "in pieces"
@@ -151,6 +152,26 @@ def test_where_the_state_lies_elsewhere_nobody_watches(monkeypatch: pytest.Monke
 def test_another_global_generator_is_not_watched(watch: Watch) -> None:
     np.random.set_bit_generator(np.random.PCG64())  # type: ignore[attr-defined]
     assert Watch.of_global_generators() is None
+    assert new_watch() is None
+
+
+def test_another_global_generator_of_the_same_kind_is_found(watch: Watch) -> None:
+    np.random.set_bit_generator(np.random.MT19937(5))  # type: ignore[attr-defined]
+    found = new_watch()
+    assert found is not None
+    found.begin()
+    np.random.random()
+    assert found.is_touched()
+
+
+def test_watches_do_not_disturb_one_another(watch: Watch) -> None:
+    first, second = new_watch(), new_watch()
+    assert first is not None
+    assert second is not None
+    first.begin()
+    random.random()
+    second.begin()
+    assert (first.is_touched(), second.is_touched()) == (True, False)
 
 
 # ---- lazy ----------------------------------------------------------------------------------------
