@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+if TYPE_CHECKING:
+    from dataloader.rows import Rows
 
 ALIGNMENT_BYTES = 64
 SMALL_BYTES = 1 << 16  # arrays below this travel inline
@@ -33,6 +36,10 @@ class Arena:
         self.address = address_of(memory) if memory.nbytes else 0
         self.used_bytes = 0
 
+    def clear(self) -> None:
+        """Give all of it out anew."""
+        self.used_bytes = 0
+
     def take(self, wanted_bytes: int) -> memoryview | None:
         """Return the next ``wanted_bytes``, aligned, or None where there is no room."""
         start = -(-self.used_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
@@ -48,30 +55,35 @@ class Arena:
 
 
 _current: Arena | None = None
+_rows: Rows | None = None
 _indices: Sequence[Any] = ()
 
 
 class use:
-    """Let ``empty`` give out ``arena``, from its start, for the batch of the samples at ``indices``.
+    """Let ``empty`` give out ``arena``, for the batch of the samples at ``indices``, some of it in ``rows``.
 
     No ``contextlib.contextmanager``: that sets attributes of an exception, which a frozen dataclass refuses.
     """
 
-    __slots__ = ("_arena", "_indices")
+    __slots__ = ("_arena", "_indices", "_rows")
 
-    def __init__(self, arena: Arena | None, indices: Sequence[Any] = ()) -> None:
+    def __init__(self, arena: Arena | None, indices: Sequence[Any] = (), rows: Rows | None = None) -> None:
         self._arena = arena
         self._indices = indices
+        self._rows = rows
 
     def __enter__(self) -> None:
-        global _current, _indices
-        _current, _indices = self._arena, self._indices
-        if self._arena is not None:
-            self._arena.used_bytes = 0
+        global _current, _indices, _rows
+        _current, _indices, _rows = self._arena, self._indices, self._rows
 
     def __exit__(self, *raised: object) -> None:
-        global _current, _indices
-        _current, _indices = None, ()
+        global _current, _indices, _rows
+        _current, _indices, _rows = None, (), None
+
+
+def whole(arrays: Sequence[Any]) -> Any:
+    """Return the array of which ``arrays`` are all the rows, if they were written there as they were made."""
+    return None if _rows is None else _rows.whole(arrays)
 
 
 def sample_name(position: int, samples: int) -> str:

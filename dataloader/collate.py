@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dataloader import arena
 from dataloader.arena import empty, sample_name
 
 _NUMBERS = (bool, int, float, complex, np.generic)
@@ -143,6 +144,9 @@ def _all_are(kind: type, samples: Sequence[Any]) -> bool:
 
 
 def _stack(samples: Sequence[Any]) -> Any:
+    whole = arena.whole(samples)
+    if whole is not None:
+        return whole
     arrays = samples if _all_are(np.ndarray, samples) else [np.asarray(sample) for sample in samples]
     first = arrays[0]
     different = next((i for i, array in enumerate(arrays) if array.shape != first.shape), None)

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 from dataloader.arena import Arena, use
 from dataloader.checkpoints import News, Place
+from dataloader.collate import default_collate
 from dataloader.datasets import by_row, fetch, fetch_together, loads_singly, loads_together
 from dataloader.interrupts import is_interrupt
 from dataloader.pieces import layout, piece_seeds
 from dataloader.random_state import Setter
+from dataloader.rows import NoRows, Rows
 from dataloader.sample_errors import Failure, Survivors
 from supervisor.page import ITEM, Page, State
 
@@ -41,18 +43,27 @@ class Order(NamedTuple):
     place: Place | None = None
 
 
-Fetch = Callable[[Any, Order, int, int, Page, list[Failure]], Any]
+Fetch = Callable[[Any, Order, int, int, Page, list[Failure], Rows], Any]
 """Loads samples ``start`` to ``stop - 1`` of a batch, and notes failures that are not raised."""
 
 
-def each(dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]) -> list[Any]:
+def each(
+    dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure], rows: Rows
+) -> list[Any]:
     """Return samples number ``start`` to ``stop - 1`` of a batch, loaded one by one."""
-    words = page.words
-    return [dataset[index] for words[ITEM], index in enumerate(order.indices[start:stop], start)]
+    words, samples = page.words, []
+    numbered = enumerate(order.indices[start:stop], start)
+    if rows.is_open:
+        for position, index in numbered:
+            words[ITEM] = position
+            samples.append(rows.put(position, dataset[index]))
+            if not rows.is_open:
+                break
+    return samples + [dataset[index] for words[ITEM], index in numbered]
 
 
 def each_that_loads(
-    dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]
+    dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure], rows: Rows
 ) -> list[Any]:
     """Return those of the samples that are not to be skipped and do not raise; note the failures."""
     samples: list[Any] = []
@@ -61,46 +72,54 @@ def each_that_loads(
             continue
         page.words[ITEM] = position
         try:
-            samples.append(dataset[index])
+            sample = dataset[index]
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             failures.append(Failure(position, error))
+        else:
+            samples.append(rows.put(position, sample) if rows.is_open else sample)
     return samples
 
 
-def together(dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]) -> Any:
+def together(
+    dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure], rows: Rows
+) -> Any:
     """Return all samples of a batch, loaded by one call of ``__getitems__``.
 
     Where that raises they are loaded again one by one, so that the one that fails is known.
     """
-    return _together(dataset, order, page, failures, each)
+    return _together(dataset, order, page, failures, rows, each)
 
 
 def together_those_that_load(
-    dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]
+    dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure], rows: Rows
 ) -> Any:
     """Return the samples of a batch, loaded by one call; where one fails, the others, one by one."""
-    return _together(dataset, order, page, failures, each_that_loads)
+    return _together(dataset, order, page, failures, rows, each_that_loads)
 
 
-def _together(dataset: Any, order: Order, page: Page, failures: list[Failure], singly: Fetch) -> Any:
+def _together(
+    dataset: Any, order: Order, page: Page, failures: list[Failure], rows: Rows, singly: Fetch
+) -> Any:
     count = len(order.indices)
     if order.skip:
-        return singly(by_row(dataset), order, 0, count, page, failures)
+        return singly(by_row(dataset), order, 0, count, page, failures, rows)
     try:
         return fetch_together(dataset, order.indices)
     except BaseException as error:
         if is_interrupt(error) or not loads_singly(dataset):
             raise
         raised = error
-    samples = singly(by_row(dataset), order, 0, count, page, failures)
+    samples = singly(by_row(dataset), order, 0, count, page, failures, rows)
     if not failures:
         raise raised
     return samples
 
 
-def one(dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure]) -> Any:
+def one(
+    dataset: Any, order: Order, start: int, stop: int, page: Page, failures: list[Failure], rows: Rows
+) -> Any:
     """Return the only sample of a batch that is none."""
     page.words[ITEM] = 0
     return fetch(dataset, order.indices[0])
@@ -114,15 +133,17 @@ class Recipe:
         dataset: the user's.
         collate: makes the batch; of the one sample itself where ``fetch`` is ``one``.
         fetch: ``each``, ``each_that_loads``, ``together``, ``together_those_that_load`` or ``one``.
+        rows: where ``collate`` finds large arrays of samples.
     """
 
     dataset: Any
     collate: Collate
     fetch: Fetch = each
+    rows: type[Rows] = NoRows
 
-    def with_collate(self, collate: Collate) -> Recipe:
+    def with_collate(self, collate: Collate, rows: type[Rows] = NoRows) -> Recipe:
         """Return the same with another ``collate``."""
-        return replace(self, collate=collate)
+        return replace(self, collate=collate, rows=rows)
 
     @property
     def news(self) -> News | None:
@@ -141,14 +162,16 @@ class Recipe:
         """
         if not in_batches:
             return cls(dataset, collate, one)
+        rows = Rows if collate is default_collate else NoRows
         if loads_together(dataset):
-            return cls(dataset, collate, together_those_that_load if may_skip else together)
-        return cls(dataset, collate, each_that_loads if may_skip else each)
+            return cls(dataset, collate, together_those_that_load if may_skip else together, rows)
+        return cls(dataset, collate, each_that_loads if may_skip else each, rows)
 
     def make(self, order: Order, page: Page, setter: Setter, arena: Arena | None = None) -> Any:
         """Make the batch, saying on ``page`` where it is, and having ``setter`` set the random state.
 
-        Only what is made in ``collate`` may lie in ``arena``: a sample may be kept by its dataset.
+        Only what is made in ``collate``, and copies of large arrays, may lie in ``arena``: a sample may be
+        kept by its dataset.
         """
         page.enter(State.SAMPLE)
         return setter.run(
@@ -158,8 +181,14 @@ class Recipe:
 
     def _make_as_a_whole(self, order: Order, page: Page, arena: Arena | None) -> Any:
         failures: list[Failure] = []
-        samples = self.fetch(self.dataset, order, 0, len(order.indices), page, failures)
-        return collated(self.collate, samples, order, failures, page, arena)
+        rows = self._new_rows(order, arena)
+        samples = self.fetch(self.dataset, order, 0, len(order.indices), page, failures, rows)
+        return collated(self.collate, samples, order, failures, page, arena, rows)
+
+    def _new_rows(self, order: Order, arena: Arena | None) -> Rows:
+        if arena is not None:
+            arena.clear()
+        return self.rows(len(order.indices), arena)
 
     def _make_in_pieces(self, order: Order, page: Page, setter: Setter, arena: Arena | None) -> Any:
         """Collating is part of the last piece."""
@@ -167,15 +196,16 @@ class Recipe:
         count = len(order.indices)
         samples: Any = []
         failures: list[Failure] = []
+        rows = self._new_rows(order, arena)
         in_pieces = self.fetch in (each, each_that_loads)
         for piece, (start, stop) in enumerate(layout(count) if in_pieces else ((0, count),)):
             indices = order.indices[start:stop]
             setter.set(piece_seeds(order.seed, order.epoch, order.batch, piece, indices))
             try:
-                fetched = self.fetch(self.dataset, order, start, stop, page, failures)
+                fetched = self.fetch(self.dataset, order, start, stop, page, failures, rows)
                 samples = samples + fetched if start else fetched
                 if stop == count:
-                    return collated(self.collate, samples, order, failures, page, arena)
+                    return collated(self.collate, samples, order, failures, page, arena, rows)
             finally:
                 setter.end()
         raise AssertionError("a layout has a last piece")
@@ -188,13 +218,14 @@ def collated(
     failures: list[Failure],
     page: Page,
     arena: Arena | None,
+    rows: Rows | None = None,
 ) -> Any:
     """Return the batch of ``samples``; of those that could be loaded, if ``failures`` tell of others."""
     page.enter(State.COLLATE)
     if not failures and not order.skip:
-        with use(arena, order.indices):
+        with use(arena, order.indices, rows):
             return collate(samples)
-    with use(arena, _left(order, failures)):
+    with use(arena, _left(order, failures), rows):
         batch = collate(samples) if samples else None
     return Survivors(batch, failures)
 

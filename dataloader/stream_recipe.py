@@ -25,6 +25,7 @@ from dataloader.interrupts import is_interrupt
 from dataloader.pieces import Seeds, piece_seeds
 from dataloader.random_state import Setter
 from dataloader.recipe import Collate, Order, collated
+from dataloader.rows import NoRows, Rows
 from dataloader.sample_errors import Failure, StreamBroken
 from dataloader.streams import Stream, StreamEnded
 from supervisor.page import Page, State
@@ -68,8 +69,8 @@ class StreamRecipe:
         """Return the same with a stream of its own."""
         return self.with_collate(self.collate)
 
-    def with_collate(self, collate: Collate) -> StreamRecipe:
-        """Return the same with another ``collate``, and a stream of its own."""
+    def with_collate(self, collate: Collate, rows: type[Rows] = NoRows) -> StreamRecipe:
+        """Return the same with another ``collate``, and a stream of its own, whose samples are no rows."""
         return StreamRecipe(
             self.dataset,
             collate,
@@ -95,6 +96,8 @@ class StreamRecipe:
         place, stream = order.place, self._stream
         assert place is not None
         page.enter(State.SAMPLE)
+        if arena is not None:
+            arena.clear()
         self.news, again = None, None
         try:
             if stream.at != (place.run, place.turn):

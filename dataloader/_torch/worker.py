@@ -19,6 +19,7 @@ from dataloader import arena
 from dataloader._torch import datapipes
 from dataloader._torch.tensors import Numbers, dumps, dumps_by_value, dumps_shared, storage_of
 from dataloader.recipe import Recipe, WorkerInit
+from dataloader.rows import ROW_BYTES, Rows
 from dataloader.stream_recipe import StreamRecipe
 from dataloader.wire import Dump
 from dataloader.worker import Server
@@ -28,6 +29,10 @@ from supervisor.child import WorkerContext
 _collate = _utils.collate
 _collate_fns = _collate.default_collate_fn_map
 _CONTAINERS = {dict, list, tuple}
+_ROW_TYPES = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+}
 MAX_NUMBERS = arena.SMALL_BYTES // 8  # more are better off in the slot
 _ORIGINALS = {  # of what is replaced in a worker, unless the user has replaced it
     torch.Tensor: _collate.collate_tensor_fn,
@@ -59,7 +64,7 @@ class TorchServer(Server):
     def set_up(self, context: WorkerContext) -> None:
         super().set_up(context)  # worker_init_fn may replace collate functions
         if self.recipe.collate is _collate.default_collate and _are_containers_torchs():
-            self.recipe = self.recipe.with_collate(_collate_fast)
+            self.recipe = self.recipe.with_collate(_collate_fast, TensorRows)
 
 
 class _WorkerInfo(_utils.worker.WorkerInfo):
@@ -89,6 +94,9 @@ def _new_storage(kind: type, nbytes: int, *, device: Any = "cpu") -> torch.Untyp
 
 def _stack(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
     """Stack tensors; large ones in the slot. What torch refuses is torch's."""
+    whole = arena.whole(batch)
+    if whole is not None:
+        return whole
     first = batch[0]
     room = _room_for(batch)
     if room is None:
@@ -96,6 +104,26 @@ def _stack(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
             return _collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     flat = torch.frombuffer(room, dtype=first.dtype)
     return torch.stack(list(batch), out=flat.view(len(batch), *first.shape))
+
+
+class TensorRows(Rows):
+    """The rows of a batch of tensors."""
+
+    __slots__ = ()
+
+    def takes(self, value: Any) -> bool:
+        if type(value) is not torch.Tensor or not value.is_cpu or value.is_nested:
+            return False
+        if value.layout is not torch.strided or value.requires_grad or value.dtype not in _ROW_TYPES:
+            return False
+        return value.nbytes >= ROW_BYTES
+
+    def new_array(self, first: Any) -> Any:
+        shape = (self.count, *first.shape)
+        room = None if self.arena is None else self.arena.take(self.count * first.nbytes)
+        if room is None:
+            return torch.empty(shape, dtype=first.dtype, device="cpu")
+        return torch.frombuffer(room, dtype=first.dtype).view(shape)
 
 
 def _room_for(batch: Sequence[Any]) -> memoryview | None:
