@@ -24,6 +24,8 @@ def _parts(value: Any) -> Iterator[Any]:
         yield b"[%d]" % len(value)
         for item in value:
             yield from _parts(item)
+    elif isinstance(value, dict):
+        yield from _parts([*value.items()])
     elif hasattr(value, "__array__"):
         array = np.ascontiguousarray(value)
         yield f"{array.dtype}{array.shape}".encode()

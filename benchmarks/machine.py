@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-_PACKAGES = ("supervised-dataloader", "multiprocess", "cloudpickle", "numpy", "pillow", "torch")
+_PACKAGES = ("supervised-dataloader", "multiprocess", "cloudpickle", "numpy", "pillow", "scipy", "torch")
 
 
 def describe() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import psutil
@@ -13,10 +13,9 @@ import psutil
 from benchmarks.catalog import load_adapter, load_work
 from benchmarks.digest import digest
 from benchmarks.jobs import Job, Measurement
+from benchmarks.killing import killing
 from benchmarks.loaders import Adapter
 from benchmarks.works import Work
-
-_QUICK = 20
 
 OpenLoader = Callable[[], Iterable[Any]]
 
@@ -31,9 +30,7 @@ def _outcome(job: Job) -> dict[str, Any]:
         adapter, work = load_adapter(job.loader), load_work(job.work)
     except ModuleNotFoundError as error:
         return {"missing": error.name}
-    if job.quick:
-        work = replace(work, batches=max(2, work.batches // _QUICK))
-    return asdict(_measure(adapter, work, job.num_workers))
+    return asdict(_measure(adapter, work.shortened() if job.quick else work, job.num_workers))
 
 
 def _measure(adapter: Adapter, work: Work, num_workers: int) -> Measurement:
@@ -42,20 +39,28 @@ def _measure(adapter: Adapter, work: Work, num_workers: int) -> Measurement:
     def open_loader() -> Iterable[Any]:
         return adapter.open_loader(dataset, work, num_workers)
 
-    return (_epoch if work.measures == "epoch" else _first_batch)(open_loader, work)
+    measures = {
+        "epochs": _epochs,
+        "cold first batch": _cold_first_batch,
+        "warm first batch": _warm_first_batch,
+    }
+    return measures[work.measures](open_loader, work)
 
 
-def _epoch(open_loader: OpenLoader, work: Work) -> Measurement:
+def _epochs(open_loader: OpenLoader, work: Work) -> Measurement:
     loader = open_loader()
-    # The warm-up: workers start, memory is touched, and batches are checked while no clock runs.
-    fingerprint = digest(loader)
-    watch = Stopwatch()
-    batches = sum(1 for _ in loader)
-    duration_s, cpu_s = watch.stop()
-    return Measurement(duration_s, cpu_s, batches, work.samples, fingerprint)
+    with killing(loader, work.kill_every_s):
+        # The warm-up: workers start, memory is touched, and batches are checked while no clock runs.
+        fingerprint = digest(loader)
+        watch = Stopwatch()
+        batches = sum(1 for _ in range(work.epochs) for _ in loader)
+        duration_s, cpu_s = watch.stop()
+    if batches != work.epochs * work.batches:
+        raise RuntimeError(f"{batches} batches came instead of {work.epochs * work.batches}")
+    return Measurement(duration_s, cpu_s, batches, batches * work.batch_size, fingerprint)
 
 
-def _first_batch(open_loader: OpenLoader, work: Work) -> Measurement:
+def _cold_first_batch(open_loader: OpenLoader, work: Work) -> Measurement:
     watch = Stopwatch()
     # Both names keep the workers until their CPU time is read.
     loader = open_loader()
@@ -63,6 +68,16 @@ def _first_batch(open_loader: OpenLoader, work: Work) -> Measurement:
     batch = next(batches)
     duration_s, cpu_s = watch.stop()
     return Measurement(duration_s, cpu_s, 1, work.batch_size, digest([batch]))
+
+
+def _warm_first_batch(open_loader: OpenLoader, work: Work) -> Measurement:
+    loader = open_loader()
+    fingerprint = digest(loader)
+    watch = Stopwatch()
+    batches = iter(loader)
+    next(batches)
+    duration_s, cpu_s = watch.stop()
+    return Measurement(duration_s, cpu_s, 1, work.batch_size, fingerprint)
 
 
 class Stopwatch:

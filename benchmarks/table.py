@@ -51,6 +51,6 @@ def _figures(figures: Figures) -> list[str]:
 
 def _time(seconds: float) -> str:
     for unit, size_s in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size_s:
+        if seconds >= 0.9995 * size_s:  # 999.5 and more would be rounded to 1e+03 of the smaller unit
             return f"{seconds / size_s:.3g} {unit}"
     return f"{seconds * 1e6:.3g} us"

@@ -6,20 +6,29 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
-from benchmarks.catalog import LOADERS, WORKS, select
+from benchmarks.batches import stack
+from benchmarks.catalog import LOADERS, WORKS, load_adapter, load_work, select
 from benchmarks.digest import digest
 from benchmarks.jobs import Job, Measurement, Problem, Run, schedule
+from benchmarks.killing import killing
+from benchmarks.processes import worker_pids
 from benchmarks.summary import Row, summarise
+from benchmarks.works.text import pad
+from dataloader import DataLoader, ExitReason
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
+SAME_DATASET = {"first-jpeg", "jpeg-killed", "epochs/persistent", "epochs/fresh"}  # as another work's
 
 
 def command(*arguments: str, python_path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -60,10 +69,41 @@ def test_a_run_leaves_a_table_and_results(tmp_path: Path) -> None:
     assert [run["job"]["turn"] for run in found["runs"]] == [0, 1] * 4
 
 
-def test_loaders_make_equal_batches(tmp_path: Path) -> None:
-    done = command("--loaders", "ours,in-process", "--out", str(tmp_path))
+def test_every_kind_of_measurement_is_done_in_the_worker_processes_too(tmp_path: Path) -> None:
+    works = "objects,epochs/fresh,first-jpeg,first-batch/forkserver"
+    done = command("--work", works, "--loaders", "ours,in-process", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout
-    assert [row["problem"] for row in results(tmp_path)["rows"]] == [None] * 2 * len(WORKS)
+    assert [row["problem"] for row in results(tmp_path)["rows"]] == [None] * 2 * 4
+
+
+@pytest.mark.parametrize("name", [name for name in WORKS if name not in SAME_DATASET])
+def test_loaders_make_equal_batches(name: str) -> None:
+    try:
+        work = replace(load_work(name), batch_size=4, batches=3, start_method="fork")
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed")
+    dataset = work.dataset(work.samples, np.asarray)
+    ours, plain = (load_adapter(loader).open_loader(dataset, work, 2) for loader in ("ours", "in-process"))
+    assert digest(ours) == digest(plain)
+
+
+def test_workers_are_killed_while_the_block_runs() -> None:
+    with DataLoader(range(4), num_workers=1, persistent_workers=True) as loader:
+        list(loader)
+        with killing(loader, every_s=0.01):
+            assert wait_until(lambda: len(loader.reports) >= 2, timeout_s=10)
+        assert {report.reason for report in loader.reports} == {ExitReason.KILLED}
+
+
+def test_workers_of_another_loader_are_the_leaves_of_its_process_tree() -> None:
+    parent = "import subprocess; subprocess.run(['sleep', '60'])"
+    with subprocess.Popen([sys.executable, "-c", parent]) as process:
+        below = psutil.Process(process.pid).children
+        assert wait_until(below, timeout_s=10)
+        worker = below()[0]
+        assert worker.pid in worker_pids(object())
+        assert process.pid not in worker_pids(object())
+        worker.kill()
 
 
 def test_a_missing_library_is_a_row_and_no_failure(tmp_path: Path) -> None:
@@ -150,3 +190,15 @@ def test_a_digest_tells_batches_apart(other: list[Any]) -> None:
 def test_a_digest_takes_tensors_for_arrays_and_tuples_for_lists() -> None:
     torch = pytest.importorskip("torch")
     assert digest([(torch.arange(3), 1)]) == digest([[np.arange(3), 1]])
+
+
+def test_what_collates_without_a_loader_keeps_the_shape_of_a_sample() -> None:
+    samples = [({"a": 1, "b": np.zeros(2)}, 2.0), ({"a": 3, "b": np.ones(2)}, 4.0)]
+    expected = [{"a": np.array([1, 3]), "b": np.array([[0.0, 0.0], [1.0, 1.0]])}, np.array([2.0, 4.0])]
+    assert digest([stack(samples)]) == digest([expected])
+
+
+def test_texts_are_padded_to_the_longest() -> None:
+    ids, lengths = pad([np.array([1, 2, 3]), np.array([4])])
+    assert ids.tolist() == [[1, 2, 3], [4, 0, 0]]
+    assert lengths.tolist() == [3, 1]

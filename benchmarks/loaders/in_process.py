@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.works import Collate, Dataset, Work
+from benchmarks.batches import Batches
+from benchmarks.works import Dataset, Work
 
 as_array = np.asarray
 
@@ -15,23 +16,13 @@ as_array = np.asarray
 class InProcess:
     """Loads each batch when it is asked for."""
 
-    def __init__(self, dataset: Dataset, batch_size: int, collate: Collate) -> None:
-        self._dataset = dataset
-        self._batch_size = batch_size
-        self._collate = collate
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
 
     def __iter__(self) -> Iterator[Any]:
-        for first in range(0, len(self._dataset), self._batch_size):
-            indices = range(first, min(first + self._batch_size, len(self._dataset)))
-            yield self._collate([self._dataset[index] for index in indices])
+        return (self._batches[number] for number in range(len(self._batches)))
 
 
 def open_loader(dataset: Dataset, work: Work, num_workers: int) -> Iterable[Any]:
     """The number of workers makes no difference here."""
-    return InProcess(dataset, work.batch_size, work.collate_fn or _stack)
-
-
-def _stack(samples: list[Any]) -> Any:
-    if isinstance(samples[0], tuple):
-        return [_stack(list(column)) for column in zip(*samples, strict=True)]
-    return np.stack(samples) if isinstance(samples[0], np.ndarray) else np.array(samples)
+    return InProcess(Batches(dataset, work))

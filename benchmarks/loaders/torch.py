@@ -19,6 +19,6 @@ def open_loader(dataset: Dataset[Any], work: Work, num_workers: int) -> DataLoad
         batch_size=work.batch_size,
         collate_fn=work.collate_fn,
         num_workers=num_workers,
-        persistent_workers=True,
+        persistent_workers=work.persistent_workers,
         multiprocessing_context=work.start_method or "fork",
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.works import Work
+from benchmarks.works import AsArray, Dataset, Work
 
 
 class NumpySamples:
@@ -21,15 +23,19 @@ class NumpySamples:
         return np.full((3, 32, 32), index, np.float32)
 
 
-def _started_by(start_method: str) -> Work:
-    return Work(
-        f"first-batch/{start_method}",
-        lambda length, _: NumpySamples(length),
-        batch_size=32,
-        batches=10,
-        start_method=start_method,
-        measures="first batch",
+def first_batches(group: str, dataset: Callable[[int, AsArray], Dataset], batches: int) -> tuple[Work, ...]:
+    """One work for each start method."""
+    return tuple(
+        Work(
+            f"{group}/{start_method}",
+            dataset,
+            batch_size=32,
+            batches=batches,
+            start_method=start_method,
+            measures="cold first batch",
+        )
+        for start_method in ("fork", "forkserver", "spawn")
     )
 
 
-WORKS = tuple(_started_by(start_method) for start_method in ("fork", "forkserver", "spawn"))
+WORKS = first_batches("first-batch", lambda length, _: NumpySamples(length), batches=10)
