@@ -66,7 +66,7 @@ def main(
     rows = summarise(runs)
     Console().print(render(rows))
     _write(out / "results.json", description, runs, rows)
-    sys.exit(any(row.problem and row.problem.kind != "missing" for row in rows))
+    sys.exit(any(row.problem and row.problem.is_failure for row in rows))
 
 
 def _run_all(jobs: list[Job]) -> list[Run]:

@@ -12,7 +12,19 @@ from typing import cast
 from benchmarks.loaders import Adapter
 from benchmarks.works import Work
 
-LOADERS = ("ours", "ours-torch", "torch", "in-process")
+LOADERS = (
+    "ours",
+    "ours-torch",
+    "torch",
+    "torch-spawn",
+    "torchdata",
+    "grain",
+    "spdl",
+    "ray",
+    "mpire",
+    "loky",
+    "in-process",
+)
 WORKS = (
     "small",
     "objects",

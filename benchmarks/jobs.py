@@ -6,10 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-_TIME_LIMIT_S = 600
+import psutil
+
+_TIME_LIMIT_S = 300
+_TIME_LIMIT_QUICK_S = 60
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,15 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why there is nothing to show; a library that is not installed is nobody's fault."""
+    """Why there is nothing to show."""
 
-    kind: Literal["missing", "failed", "differs"]
+    kind: Literal["missing", "cannot", "failed", "differs"]
     detail: str
+
+    @property
+    def is_failure(self) -> bool:
+        """A library that is not installed, or is not made for a work, is nobody's fault."""
+        return self.kind in ("failed", "differs")
 
 
 @dataclass(frozen=True)
@@ -85,14 +94,24 @@ class Runner:
 
 def _run(job: Job) -> Run:
     command = [sys.executable, "-m", "benchmarks.one", json.dumps(asdict(job))]
-    try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=_TIME_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return Run(job, problem=Problem("failed", f"did not end within {_TIME_LIMIT_S} s"))
+    limit_s = _TIME_LIMIT_QUICK_S if job.quick else _TIME_LIMIT_S
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            stdout, stderr = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            _end(child.pid)
+            return Run(job, problem=Problem("failed", f"did not end within {limit_s} s"))
     if child.returncode:
-        detail = child.stderr.strip() or f"ended with status {child.returncode}"
+        detail = stderr.strip() or f"ended with status {child.returncode}"
         return Run(job, problem=Problem("failed", detail))
-    outcome = json.loads(child.stdout.splitlines()[-1])
-    if "missing" in outcome:
-        return Run(job, problem=Problem("missing", f"{outcome['missing']} is not installed"))
+    outcome = json.loads(stdout.splitlines()[-1])
+    if "kind" in outcome:
+        return Run(job, problem=Problem(**outcome))
     return Run(job, Measurement(**outcome))
+
+
+def _end(pid: int) -> None:
+    process = psutil.Process(pid)
+    for one in [*process.children(recursive=True), process]:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()

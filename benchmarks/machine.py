@@ -10,7 +10,21 @@ from typing import Any
 
 import psutil
 
-_PACKAGES = ("supervised-dataloader", "multiprocess", "cloudpickle", "numpy", "pillow", "scipy", "torch")
+_PACKAGES = (
+    "supervised-dataloader",
+    "multiprocess",
+    "cloudpickle",
+    "numpy",
+    "pillow",
+    "scipy",
+    "torch",
+    "torchdata",
+    "grain",
+    "spdl",
+    "ray",
+    "mpire",
+    "loky",
+)
 
 
 def describe() -> dict[str, Any]:

@@ -12,25 +12,28 @@ import psutil
 
 from benchmarks.catalog import load_adapter, load_work
 from benchmarks.digest import digest
-from benchmarks.jobs import Job, Measurement
+from benchmarks.jobs import Job, Measurement, Problem
 from benchmarks.killing import killing
-from benchmarks.loaders import Adapter
+from benchmarks.loaders import Adapter, CannotError
 from benchmarks.works import Work
 
 OpenLoader = Callable[[], Iterable[Any]]
 
 
 def main(job: str) -> None:
-    """Print the measurement of a job, or the name of the library that it lacks."""
-    print(json.dumps(_outcome(Job(**json.loads(job)))))
+    """Print the measurement of a job, or why there is none."""
+    print(json.dumps(asdict(_outcome(Job(**json.loads(job))))))
 
 
-def _outcome(job: Job) -> dict[str, Any]:
+def _outcome(job: Job) -> Measurement | Problem:
     try:
         adapter, work = load_adapter(job.loader), load_work(job.work)
     except ModuleNotFoundError as error:
-        return {"missing": error.name}
-    return asdict(_measure(adapter, work.shortened() if job.quick else work, job.num_workers))
+        return Problem("missing", f"{error.name} is not installed")
+    try:
+        return _measure(adapter, work.shortened() if job.quick else work, job.num_workers)
+    except CannotError as error:
+        return Problem("cannot", str(error))
 
 
 def _measure(adapter: Adapter, work: Work, num_workers: int) -> Measurement:
@@ -49,9 +52,9 @@ def _measure(adapter: Adapter, work: Work, num_workers: int) -> Measurement:
 
 def _epochs(open_loader: OpenLoader, work: Work) -> Measurement:
     loader = open_loader()
+    # The warm-up: workers start, memory is touched, and batches are checked while no clock runs.
+    fingerprint = digest(loader)
     with killing(loader, work.kill_every_s):
-        # The warm-up: workers start, memory is touched, and batches are checked while no clock runs.
-        fingerprint = digest(loader)
         watch = Stopwatch()
         batches = sum(1 for _ in range(work.epochs) for _ in loader)
         duration_s, cpu_s = watch.stop()

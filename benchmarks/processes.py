@@ -7,8 +7,10 @@ from typing import Any
 
 import psutil
 
-#: Processes without children that are no workers either: they look after what has a name in shared memory.
-_HELPERS = re.compile("resource_tracker|torch_shm_manager")
+#: Leaves that are no workers either: they look after shared memory, or are daemons of Ray.
+_HELPERS = re.compile(
+    r"resource_tracker|torch_shm_manager|/ray/(core|dashboard|autoscaler|_private)/|ray::\w*Agent"
+)
 
 
 def worker_pids(loader: Any) -> list[int]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from benchmarks.jobs import Problem
 from benchmarks.summary import PEER, Figures, Row
 
-_STYLES = {"missing": "yellow", "failed": "red", "differs": "red"}
+_STYLES = {"missing": "yellow", "cannot": "yellow", "failed": "red", "differs": "red"}
 
 
 def render(rows: Sequence[Row]) -> Group:

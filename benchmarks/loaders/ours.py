@@ -14,7 +14,7 @@ as_array = np.asarray
 
 
 def open_loader(dataset: Dataset, work: Work, num_workers: int) -> Iterable[Any]:
-    """Its default start method is forkserver; ten deaths a minute, its default bound, are too few for a work."""
+    """Its default start method is forkserver."""
     return DataLoader(
         dataset,
         batch_size=work.batch_size,
@@ -22,5 +22,5 @@ def open_loader(dataset: Dataset, work: Work, num_workers: int) -> Iterable[Any]
         num_workers=num_workers,
         persistent_workers=work.persistent_workers,
         multiprocessing_context=work.start_method,
-        restart=RestartPolicy(max_restarts=1_000),
+        restart=RestartPolicy(max_restarts=1_000),  # it would give up after ten deaths in a minute
     )
