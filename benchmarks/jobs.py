@@ -7,10 +7,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 import psutil
+
+from benchmarks import floor
+from benchmarks.stopwatch import CpuTimes
 
 _TIME_LIMIT_S = 300
 _TIME_LIMIT_QUICK_S = 60
@@ -29,13 +32,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the clock said; ``cpu_s`` is user and system time of all processes of the loader."""
+    """What the clock said, and all that is known of a loader besides; of the floor there is nothing else."""
 
     duration_s: float
-    cpu_s: float
     batches: int
     samples: int
-    digest: str
+    digest: str = ""
+    cpu: CpuTimes | None = None
+    #: Of all processes, after the last epoch.
+    pss_bytes: int = 0
+    #: In the first epoch timed: when its batches came, at most some fifty of them at equal steps.
+    arrivals_s: list[float] = field(default_factory=list)
 
     @property
     def per_batch_s(self) -> float:
@@ -68,12 +75,12 @@ class Run:
 def schedule(
     works: Sequence[str], loaders: Sequence[str], turns: int, num_workers: int, quick: bool
 ) -> list[Job]:
-    """Loaders take turns at a work, so that a change in the machine's mood meets all of them."""
+    """Loaders and the floor take turns, so that a change in the machine's mood meets all of them."""
     return [
         Job(work, loader, turn, num_workers, quick)
         for work in works
         for turn in range(turns)
-        for loader in loaders
+        for loader in [*loaders, floor.NAME]
     ]
 
 
@@ -102,12 +109,13 @@ def _run(job: Job) -> Run:
             _end(child.pid)
             return Run(job, problem=Problem("failed", f"did not end within {limit_s} s"))
     if child.returncode:
-        detail = stderr.strip() or f"ended with status {child.returncode}"
-        return Run(job, problem=Problem("failed", detail))
+        said = stderr.strip() or f"ended with status {child.returncode}"
+        return Run(job, problem=Problem("failed", said.splitlines()[-1]))
     outcome = json.loads(stdout.splitlines()[-1])
     if "kind" in outcome:
         return Run(job, problem=Problem(**outcome))
-    return Run(job, Measurement(**outcome))
+    cpu = outcome.pop("cpu")
+    return Run(job, Measurement(cpu=CpuTimes(**cpu) if cpu else None, **outcome))
 
 
 def _end(pid: int) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
-import psutil
-
+from benchmarks import floor
 from benchmarks.catalog import load_adapter, load_work
 from benchmarks.digest import digest
 from benchmarks.jobs import Job, Measurement, Problem
 from benchmarks.killing import killing
 from benchmarks.loaders import Adapter, CannotError
+from benchmarks.stopwatch import Stopwatch, pss_bytes
 from benchmarks.works import Work
+
+_POINTS = 50
 
 OpenLoader = Callable[[], Iterable[Any]]
 
@@ -27,16 +30,25 @@ def main(job: str) -> None:
 
 def _outcome(job: Job) -> Measurement | Problem:
     try:
-        adapter, work = load_adapter(job.loader), load_work(job.work)
+        return _of_job(job)
     except ModuleNotFoundError as error:
         return Problem("missing", f"{error.name} is not installed")
-    try:
-        return _measure(adapter, work.shortened() if job.quick else work, job.num_workers)
     except CannotError as error:
         return Problem("cannot", str(error))
+    except Exception as error:
+        traceback.print_exc()
+        return Problem("failed", f"{type(error).__name__}: {error}")
 
 
-def _measure(adapter: Adapter, work: Work, num_workers: int) -> Measurement:
+def _of_job(job: Job) -> Measurement:
+    work = load_work(job.work)
+    work = work.shortened() if job.quick else work
+    if job.loader == floor.NAME:
+        return Measurement(floor.duration_s(work, job.num_workers), work.batches, work.samples)
+    return _of_loader(load_adapter(job.loader), work, job.num_workers)
+
+
+def _of_loader(adapter: Adapter, work: Work, num_workers: int) -> Measurement:
     dataset = work.dataset(work.samples, adapter.as_array)
 
     def open_loader() -> Iterable[Any]:
@@ -54,13 +66,23 @@ def _epochs(open_loader: OpenLoader, work: Work) -> Measurement:
     loader = open_loader()
     # The warm-up: workers start, memory is touched, and batches are checked while no clock runs.
     fingerprint = digest(loader)
+    clock = time.perf_counter
     with killing(loader, work.kill_every_s):
-        watch = Stopwatch()
-        batches = sum(1 for _ in range(work.epochs) for _ in loader)
-        duration_s, cpu_s = watch.stop()
-    if batches != work.epochs * work.batches:
-        raise RuntimeError(f"{batches} batches came instead of {work.epochs * work.batches}")
-    return Measurement(duration_s, cpu_s, batches, batches * work.batch_size, fingerprint)
+        watch = Stopwatch(loader)
+        arrivals = [clock() for _ in range(work.epochs) for _ in loader]
+        duration_s, cpu = watch.stop(loader)
+    if len(arrivals) != work.epochs * work.batches:
+        raise RuntimeError(f"{len(arrivals)} batches came instead of {work.epochs * work.batches}")
+    step = -(-work.batches // _POINTS)
+    return Measurement(
+        duration_s,
+        len(arrivals),
+        len(arrivals) * work.batch_size,
+        digest=fingerprint,
+        cpu=cpu,
+        pss_bytes=pss_bytes(),
+        arrivals_s=[arrival - watch.started_s for arrival in arrivals[step - 1 : work.batches : step]],
+    )
 
 
 def _cold_first_batch(open_loader: OpenLoader, work: Work) -> Measurement:
@@ -69,44 +91,15 @@ def _cold_first_batch(open_loader: OpenLoader, work: Work) -> Measurement:
     loader = open_loader()
     batches = iter(loader)
     batch = next(batches)
-    duration_s, cpu_s = watch.stop()
-    return Measurement(duration_s, cpu_s, 1, work.batch_size, digest([batch]))
+    duration_s, cpu = watch.stop(loader)
+    return Measurement(duration_s, 1, work.batch_size, digest=digest([batch]), cpu=cpu, pss_bytes=pss_bytes())
 
 
 def _warm_first_batch(open_loader: OpenLoader, work: Work) -> Measurement:
     loader = open_loader()
     fingerprint = digest(loader)
-    watch = Stopwatch()
+    watch = Stopwatch(loader)
     batches = iter(loader)
     next(batches)
-    duration_s, cpu_s = watch.stop()
-    return Measurement(duration_s, cpu_s, 1, work.batch_size, fingerprint)
-
-
-class Stopwatch:
-    """Wall clock and CPU time of this process and its descendants, from construction on."""
-
-    def __init__(self) -> None:
-        # Looking for descendants costs more CPU time than many a batch: before the start, and after the stop.
-        self._descendants_s = _descendants_s()
-        self._own_s = time.process_time()
-        self._started_s = time.perf_counter()
-
-    def stop(self) -> tuple[float, float]:
-        """Seconds that have passed, and seconds of CPU that were used."""
-        duration_s = time.perf_counter() - self._started_s
-        own_s = time.process_time() - self._own_s
-        return duration_s, own_s + _descendants_s() - self._descendants_s
-
-
-def _descendants_s() -> float:
-    # The living, one by one: persistent workers are not reaped before the end.
-    return sum(_process_s(process.pid) for process in psutil.Process().children(recursive=True))
-
-
-def _process_s(pid: int) -> float:
-    # The kernel's CPU clock of a process (clock_getcpuclockid); /proc counts in hundredths of a second.
-    try:
-        return time.clock_gettime(~pid << 3 | 2)
-    except OSError:
-        return 0.0  # It has ended since it was listed.
+    duration_s, cpu = watch.stop(loader)
+    return Measurement(duration_s, 1, work.batch_size, digest=fingerprint, cpu=cpu, pss_bytes=pss_bytes())

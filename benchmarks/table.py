@@ -19,7 +19,7 @@ _STYLES = {"missing": "yellow", "cannot": "yellow", "failed": "red", "differs": 
 def render(rows: Sequence[Row]) -> Group:
     """A section per work, and below the table what went wrong."""
     table = Table(Column(no_wrap=True), box=box.SIMPLE, pad_edge=False)
-    for heading in ("a batch", "spread", "CPU", "samples/s", f"x {PEER}"):
+    for heading in ("a batch", "spread", "CPU", "memory", "samples/s", f"x {PEER}", "x floor"):
         table.add_column(heading, justify="right", no_wrap=True)
     for work, of_work in groupby(rows, lambda row: row.work):
         table.add_section()
@@ -36,17 +36,25 @@ def _cells(row: Row) -> list[str | Text]:
 
 
 def _explanation(row: Row, problem: Problem) -> Text:
-    return Text(f"{row.work}: {row.loader}: {problem.detail.splitlines()[-1]}", style=_STYLES[problem.kind])
+    return Text(f"{row.work}: {row.loader}: {problem.detail.splitlines()[0]}", style=_STYLES[problem.kind])
 
 
 def _figures(figures: Figures) -> list[str]:
     return [
         _time(figures.median_s),
         f"{figures.min_s / figures.median_s - 1:+.0%} {figures.max_s / figures.median_s - 1:+.0%}",
-        _time(figures.cpu_s),
+        _time(figures.cpu.total_s) if figures.cpu else "",
+        f"{figures.pss_bytes / 2**20:,.0f} MiB" if figures.pss_bytes else "",
         f"{figures.samples_per_s:,.0f}",
-        f"{figures.speed_ratio:.2f}" if figures.speed_ratio else "",
+        _ratio(figures.speed_ratio),
+        _ratio(figures.floor_ratio),
     ]
+
+
+def _ratio(ratio: float | None) -> str:
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f}" if ratio < 100 else f"{ratio:,.0f}"
 
 
 def _time(seconds: float) -> str:

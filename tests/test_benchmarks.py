@@ -14,12 +14,14 @@ import numpy as np
 import psutil
 import pytest
 
+from benchmarks import floor
 from benchmarks.batches import stack
 from benchmarks.catalog import LOADERS, WORKS, load_adapter, load_work, select
 from benchmarks.digest import digest
 from benchmarks.jobs import Job, Measurement, Problem, Run, schedule
 from benchmarks.killing import killing
 from benchmarks.processes import worker_pids
+from benchmarks.stopwatch import CpuTimes, Stopwatch, pss_bytes
 from benchmarks.summary import Row, summarise
 from benchmarks.works.text import pad
 from dataloader import DataLoader, ExitReason
@@ -27,6 +29,7 @@ from tests.processes import wait_until
 
 pytestmark = pytest.mark.slow
 
+CPU = CpuTimes(consumer_s=0.1, workers_s=0.2, other_s=0.3)
 ROOT = Path(__file__).parent.parent
 SAME_DATASET = {"first-jpeg", "jpeg-killed", "epochs/persistent", "epochs/fresh"}  # as another work's
 
@@ -48,7 +51,7 @@ def results(directory: Path) -> dict[str, Any]:
 
 
 def run(loader: str, turn: int, duration_s: float, digest: str = "same") -> Run:
-    return Run(Job("small", loader, turn, 2, False), Measurement(duration_s, 0.1, 10, 640, digest))
+    return Run(Job("small", loader, turn, 2, False), Measurement(duration_s, 10, 640, digest, CPU))
 
 
 def test_a_run_leaves_a_table_and_results(tmp_path: Path) -> None:
@@ -59,21 +62,25 @@ def test_a_run_leaves_a_table_and_results(tmp_path: Path) -> None:
     assert "in-process" in done.stdout
     found = results(tmp_path)
     assert found["machine"]["packages"]["numpy"] == np.__version__
-    assert [row["work"] for row in found["rows"]] == [
+    assert [row["work"] for row in found["rows"][::2]] == [
         "small",
         "first-batch/fork",
         "first-batch/forkserver",
         "first-batch/spawn",
     ]
     assert all(row["figures"]["median_s"] > 0 for row in found["rows"])
-    assert [run["job"]["turn"] for run in found["runs"]] == [0, 1] * 4
+    assert [run["job"]["turn"] for run in found["runs"]] == [0, 0, 1, 1] * 4
 
 
 def test_every_kind_of_measurement_is_done_in_the_worker_processes_too(tmp_path: Path) -> None:
     works = "objects,epochs/fresh,first-jpeg,first-batch/forkserver"
-    done = command("--work", works, "--loaders", "ours,in-process", "--out", str(tmp_path))
+    done = command("--work", works, "--loaders", "ours", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout
-    assert [row["problem"] for row in results(tmp_path)["rows"]] == [None] * 2 * 4
+    rows = results(tmp_path)["rows"]
+    assert [row["problem"] for row in rows] == [None] * 2 * 4
+    of_ours = [row["figures"] for row in rows if row["loader"] == "ours"]
+    assert all(figures["cpu"]["workers_s"] > 0 and figures["cpu"]["other_s"] >= 0 for figures in of_ours)
+    assert all(figures["pss_bytes"] > 0 and figures["floor_ratio"] > 0 for figures in of_ours)
 
 
 @pytest.mark.parametrize("name", [name for name in WORKS if name not in SAME_DATASET])
@@ -113,7 +120,7 @@ def test_a_missing_library_is_a_row_and_no_failure(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "torch is not installed" in done.stdout
-    without, measured = results(tmp_path)["rows"]
+    without, measured, _ = results(tmp_path)["rows"]
     assert without["problem"]["kind"] == "missing"
     assert measured["figures"]["speed_ratio"] is None
 
@@ -147,7 +154,8 @@ def test_select_keeps_the_order_of_the_wish_and_expands_groups() -> None:
 
 def test_loaders_take_turns() -> None:
     jobs = schedule(["w"], ["a", "b"], turns=2, num_workers=2, quick=False)
-    assert [(job.turn, job.loader) for job in jobs] == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+    taken = [(job.turn, job.loader) for job in jobs]
+    assert taken == [(turn, name) for turn in (0, 1) for name in ("a", "b", "floor")]
 
 
 def test_the_ratio_is_taken_pair_by_pair() -> None:
@@ -164,6 +172,39 @@ def test_the_ratio_is_taken_pair_by_pair() -> None:
     assert ours.figures.median_s == pytest.approx(0.2)
     assert ours.figures.samples_per_s == pytest.approx(320)
     assert torch.figures.speed_ratio == pytest.approx(1.0)
+
+
+def test_the_floor_is_divided_by_pair_by_pair_and_makes_no_batches() -> None:
+    floors = [Run(Job("small", "floor", turn, 2, False), Measurement(1.0 + turn, 10, 640)) for turn in (0, 1)]
+    ours, least = summarise([run("ours", 0, 2.0), run("ours", 1, 6.0), *floors])
+    assert ours.figures
+    assert least.figures
+    assert ours.figures.floor_ratio == pytest.approx(2.5)
+    assert least.figures.floor_ratio == pytest.approx(1.0)
+    assert least.figures.cpu is None
+
+
+@pytest.mark.parametrize("name", ["images", "skewed"])
+def test_the_floor_takes_time(name: str) -> None:
+    work = replace(load_work(name), batch_size=4, batches=2)
+    assert floor.duration_s(work, num_workers=2) > 0
+
+
+def test_the_time_of_a_worker_that_has_ended_is_not_lost() -> None:
+    watch = Stopwatch()
+    burn = "import time; [None for _ in iter(lambda: time.process_time() > 0.2, True)]"
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    _, cpu = watch.stop(None)
+    assert cpu.workers_s >= 0.19
+    assert cpu.other_s == 0
+
+
+def test_memory_is_that_of_all_processes_together() -> None:
+    alone = pss_bytes()
+    assert alone > 0
+    with DataLoader(range(4), num_workers=1, persistent_workers=True) as loader:
+        list(loader)
+        assert pss_bytes() > alone
 
 
 def test_other_batches_than_torch_made_are_no_result() -> None:

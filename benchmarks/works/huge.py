@@ -26,4 +26,4 @@ class Volumes:
         return self._volumes[index % _DISTINCT]
 
 
-WORKS = (Work("huge", Volumes, batch_size=32, batches=20),)
+WORKS = (Work("huge", Volumes, batch_size=32, batches=20, floor="copy"),)

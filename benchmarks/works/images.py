@@ -27,4 +27,4 @@ class ReadyImages:
         return self._images[index % _DISTINCT]
 
 
-WORKS = (Work("images", ReadyImages, batch_size=32, batches=200),)
+WORKS = (Work("images", ReadyImages, batch_size=32, batches=200, floor="copy"),)

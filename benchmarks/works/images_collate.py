@@ -12,4 +12,6 @@ def _numpy_images(length: int, _: AsArray) -> ReadyImages:
     return ReadyImages(length, np.asarray)
 
 
-WORKS = (Work("images-collate", _numpy_images, batch_size=32, batches=100, collate_fn=np.stack),)
+WORKS = (
+    Work("images-collate", _numpy_images, batch_size=32, batches=100, collate_fn=np.stack, floor="copy"),
+)

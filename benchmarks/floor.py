@@ -1,0 +1,44 @@
+"""The least time that a work can take on so many cores, whatever the loader."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from benchmarks.works import Dataset, Work
+
+#: Stands in the place of a loader's name.
+NAME = "floor"
+
+
+def duration_s(work: Work, num_workers: int) -> float:
+    """Seconds for an epoch of nothing but the copy, or the samples, on all cores that take part."""
+    cores = min(num_workers, len(os.sched_getaffinity(0)))
+    dataset = work.dataset(work.samples, np.asarray)
+    return _copies_s(dataset, work, cores) if work.floor == "copy" else _samples_s(dataset, work) / cores
+
+
+def _samples_s(dataset: Dataset, work: Work) -> float:
+    for index in range(work.batch_size):
+        dataset[index]
+    started_s = time.perf_counter()
+    for index in range(work.samples):
+        dataset[index]
+    return time.perf_counter() - started_s
+
+
+def _copies_s(dataset: Dataset, work: Work, cores: int) -> float:
+    # Into memory that is warm, by threads: a copy does not hold the GIL.
+    batch = np.stack([dataset[index] for index in range(work.batch_size)])
+
+    def copy(first: int) -> None:
+        for index in range(first, work.samples, cores):
+            np.copyto(batch[index % work.batch_size], dataset[index])
+
+    with ThreadPoolExecutor(cores) as pool:
+        started_s = time.perf_counter()
+        list(pool.map(copy, range(cores)))
+        return time.perf_counter() - started_s
