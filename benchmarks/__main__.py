@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks import catalog, machine
+from benchmarks.charts import draw_all
 from benchmarks.jobs import Job, Run, Runner, schedule
 from benchmarks.summary import Row, summarise
 from benchmarks.table import render
@@ -45,10 +46,24 @@ def _names(option: str, parameter: str, known: tuple[str, ...]) -> Callable[[Any
     )
 
 
+def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
+    parts = value.split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise click.BadParameter(f"{value!r} is not a number of workers, nor several with commas in between")
+    return [int(part) for part in parts]
+
+
 @click.command()
 @_names("--loaders", "loaders", catalog.LOADERS)
 @_names("--work", "works", catalog.WORKS)
-@click.option("--num-workers", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option(
+    "--num-workers",
+    metavar="N[,N...]",
+    default="2",
+    show_default=True,
+    callback=_numbers,
+    help="Several show how loaders scale.",
+)
 @click.option(
     "--repeat", type=click.IntRange(min=1), help=f"Turns of each loader. [{_TURNS}; quick: {_TURNS_QUICK}]"
 )
@@ -57,7 +72,7 @@ def _names(option: str, parameter: str, known: tuple[str, ...]) -> Callable[[Any
     "--out", type=click.Path(file_okay=False, path_type=Path), default="build/benchmarks", show_default=True
 )
 def main(
-    loaders: list[str], works: list[str], num_workers: int, repeat: int | None, quick: bool, out: Path
+    loaders: list[str], works: list[str], num_workers: list[int], repeat: int | None, quick: bool, out: Path
 ) -> None:
     """Measure data loaders side by side, on the same work, in the same run."""
     description = machine.describe()
@@ -66,6 +81,8 @@ def main(
     rows = summarise(runs)
     Console().print(render(rows))
     _write(out / "results.json", description, runs, rows)
+    draw_all(out, runs, rows)
+    click.echo(f"Everything is in {out}", err=True)
     sys.exit(any(row.problem and row.problem.is_failure for row in rows))
 
 
@@ -86,7 +103,6 @@ def _write(path: Path, description: dict[str, Any], runs: list[Run], rows: list[
     results = {"machine": description, "rows": [*map(asdict, rows)], "runs": [*map(asdict, runs)]}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
-    click.echo(f"Everything is in {path}", err=True)
 
 
 if __name__ == "__main__":

@@ -73,12 +73,13 @@ class Run:
 
 
 def schedule(
-    works: Sequence[str], loaders: Sequence[str], turns: int, num_workers: int, quick: bool
+    works: Sequence[str], loaders: Sequence[str], turns: int, num_workers: Sequence[int], quick: bool
 ) -> list[Job]:
     """Loaders and the floor take turns, so that a change in the machine's mood meets all of them."""
     return [
-        Job(work, loader, turn, num_workers, quick)
+        Job(work, loader, turn, workers, quick)
         for work in works
+        for workers in num_workers
         for turn in range(turns)
         for loader in [*loaders, floor.NAME]
     ]

@@ -33,9 +33,10 @@ class Figures:
 
 @dataclass(frozen=True)
 class Row:
-    """How one loader did at one work, or why it did not."""
+    """How one loader did at one work with so many workers, or why it did not."""
 
     work: str
+    num_workers: int
     loader: str
     figures: Figures | None = None
     problem: Problem | None = None
@@ -43,7 +44,8 @@ class Row:
 
 def summarise(runs: Iterable[Run]) -> list[Row]:
     """The rows, in the order in which the runs came."""
-    return [row for _, of_work in groupby(runs, lambda run: run.job.work) for row in _rows(list(of_work))]
+    by_work = groupby(runs, lambda run: (run.job.work, run.job.num_workers))
+    return [row for _, of_work in by_work for row in _rows(list(of_work))]
 
 
 def _rows(runs: list[Run]) -> list[Row]:
@@ -65,11 +67,14 @@ def _row(own: list[Run], by_loader: dict[str, list[Run]], expected: tuple[str, s
     measured = [run.measurement for run in own if run.measurement]
     problem = next((run.problem for run in own if run.problem), None) or _difference(measured, *expected)
     if problem:
-        return Row(job.work, job.loader, problem=problem)
+        return Row(job.work, job.num_workers, job.loader, problem=problem)
     as_long_as_peer = _ratio(own, by_loader.get(PEER, []))
     speed_ratio = 1 / as_long_as_peer if as_long_as_peer else None
     return Row(
-        job.work, job.loader, _figures(measured, speed_ratio, _ratio(own, by_loader.get(floor.NAME, [])))
+        job.work,
+        job.num_workers,
+        job.loader,
+        _figures(measured, speed_ratio, _ratio(own, by_loader.get(floor.NAME, []))),
     )
 
 

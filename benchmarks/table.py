@@ -17,16 +17,17 @@ _STYLES = {"missing": "yellow", "cannot": "yellow", "failed": "red", "differs": 
 
 
 def render(rows: Sequence[Row]) -> Group:
-    """A section per work, and below the table what went wrong."""
+    """A section per work and number of workers, and below the table what went wrong."""
     table = Table(Column(no_wrap=True), box=box.SIMPLE, pad_edge=False)
     for heading in ("a batch", "spread", "CPU", "memory", "samples/s", f"x {PEER}", "x floor"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for work, of_work in groupby(rows, lambda row: row.work):
+    scaling = len({row.num_workers for row in rows}) > 1
+    for (work, num_workers), of_work in groupby(rows, lambda row: (row.work, row.num_workers)):
         table.add_section()
-        table.add_row(Text(work, style="bold"))
+        table.add_row(Text(f"{work}, num_workers={num_workers}" if scaling else work, style="bold"))
         for row in of_work:
             table.add_row(f"  {row.loader}", *_cells(row))
-    return Group(table, *(_explanation(row, row.problem) for row in rows if row.problem))
+    return Group(table, *_explanations(rows))
 
 
 def _cells(row: Row) -> list[str | Text]:
@@ -35,8 +36,14 @@ def _cells(row: Row) -> list[str | Text]:
     return [*_figures(row.figures)] if row.figures else []
 
 
-def _explanation(row: Row, problem: Problem) -> Text:
-    return Text(f"{row.work}: {row.loader}: {problem.detail.splitlines()[0]}", style=_STYLES[problem.kind])
+def _explanations(rows: Sequence[Row]) -> list[Text]:
+    # With other numbers of workers it is the same again.
+    problems = {(row.work, row.loader): row.problem for row in rows if row.problem}
+    return [_explanation(*of, problem) for of, problem in problems.items()]
+
+
+def _explanation(work: str, loader: str, problem: Problem) -> Text:
+    return Text(f"{work}: {loader}: {problem.detail.splitlines()[0]}", style=_STYLES[problem.kind])
 
 
 def _figures(figures: Figures) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from benchmarks.catalog import LOADERS, WORKS, load_adapter, load_work, select
 from benchmarks.digest import digest
 from benchmarks.jobs import Job, Measurement, Problem, Run, schedule
 from benchmarks.killing import killing
+from benchmarks.loaders import CannotError
 from benchmarks.processes import worker_pids
 from benchmarks.stopwatch import CpuTimes, Stopwatch, pss_bytes
 from benchmarks.summary import Row, summarise
@@ -30,6 +32,8 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.slow
 
 CPU = CpuTimes(consumer_s=0.1, workers_s=0.2, other_s=0.3)
+JOB = Job("small", "ours", turn=0, num_workers=2, quick=False)
+MEASURED = Measurement(1.0, batches=10, samples=640, digest="same", cpu=CPU)
 ROOT = Path(__file__).parent.parent
 SAME_DATASET = {"first-jpeg", "jpeg-killed", "epochs/persistent", "epochs/fresh"}  # as another work's
 
@@ -51,12 +55,13 @@ def results(directory: Path) -> dict[str, Any]:
 
 
 def run(loader: str, turn: int, duration_s: float, digest: str = "same") -> Run:
-    return Run(Job("small", loader, turn, 2, False), Measurement(duration_s, 10, 640, digest, CPU))
+    measured = replace(MEASURED, duration_s=duration_s, digest=digest)
+    return Run(replace(JOB, loader=loader, turn=turn), measured)
 
 
 def test_a_run_leaves_a_table_and_results(tmp_path: Path) -> None:
     done = command(
-        "--work", "small,first-batch", "--loaders", "in-process", "--repeat", "2", "--out", str(tmp_path)
+        "--work", "small,epochs", "--loaders", "in-process", "--repeat", "2", "--out", str(tmp_path)
     )
     assert done.returncode == 0, done.stderr
     assert "in-process" in done.stdout
@@ -64,20 +69,19 @@ def test_a_run_leaves_a_table_and_results(tmp_path: Path) -> None:
     assert found["machine"]["packages"]["numpy"] == np.__version__
     assert [row["work"] for row in found["rows"][::2]] == [
         "small",
-        "first-batch/fork",
-        "first-batch/forkserver",
-        "first-batch/spawn",
+        "epochs/persistent",
+        "epochs/fresh",
     ]
     assert all(row["figures"]["median_s"] > 0 for row in found["rows"])
-    assert [run["job"]["turn"] for run in found["runs"]] == [0, 0, 1, 1] * 4
+    assert [run["job"]["turn"] for run in found["runs"]] == [0, 0, 1, 1] * 3
 
 
 def test_every_kind_of_measurement_is_done_in_the_worker_processes_too(tmp_path: Path) -> None:
-    works = "objects,epochs/fresh,first-jpeg,first-batch/forkserver"
+    works = "epochs/fresh,first-jpeg,first-batch/forkserver"
     done = command("--work", works, "--loaders", "ours", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout
     rows = results(tmp_path)["rows"]
-    assert [row["problem"] for row in rows] == [None] * 2 * 4
+    assert [row["problem"] for row in rows] == [None] * 2 * 3
     of_ours = [row["figures"] for row in rows if row["loader"] == "ours"]
     assert all(figures["cpu"]["workers_s"] > 0 and figures["cpu"]["other_s"] >= 0 for figures in of_ours)
     assert all(figures["pss_bytes"] > 0 and figures["floor_ratio"] > 0 for figures in of_ours)
@@ -140,6 +144,29 @@ def test_an_unknown_work_is_an_error_that_names_the_known(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
+def test_a_number_of_workers_is_a_number(tmp_path: Path) -> None:
+    done = command("--num-workers", "1,two", "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert "'1,two'" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["torchdata", "grain", "spdl", "ray", "mpire", "loky"])
+def test_a_peer_makes_the_same_batches(name: str, tmp_path: Path) -> None:
+    if not find_spec(name):
+        pytest.skip(f"{name} is not installed")
+    done = command("--work", "text", "--loaders", f"{name},in-process", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert [row["problem"] for row in results(tmp_path)["rows"]] == [None] * 3
+
+
+@pytest.mark.parametrize("name", ["torch-spawn", "grain", "loky"])
+def test_a_loader_says_what_it_cannot_do(name: str) -> None:
+    pytest.importorskip(name.partition("-")[0], reason=f"{name} is not installed")
+    work = load_work("first-batch/fork")
+    with pytest.raises(CannotError, match="fresh interpreters"):
+        load_adapter(name).open_loader(work.dataset(work.samples, np.asarray), work, 2)
+
+
 def test_every_name_has_its_module() -> None:
     folder = ROOT / "benchmarks"
     for package, names in (("loaders", LOADERS), ("works", WORKS)):
@@ -153,7 +180,7 @@ def test_select_keeps_the_order_of_the_wish_and_expands_groups() -> None:
 
 
 def test_loaders_take_turns() -> None:
-    jobs = schedule(["w"], ["a", "b"], turns=2, num_workers=2, quick=False)
+    jobs = schedule(["w"], ["a", "b"], turns=2, num_workers=[2], quick=False)
     taken = [(job.turn, job.loader) for job in jobs]
     assert taken == [(turn, name) for turn in (0, 1) for name in ("a", "b", "floor")]
 
@@ -175,7 +202,9 @@ def test_the_ratio_is_taken_pair_by_pair() -> None:
 
 
 def test_the_floor_is_divided_by_pair_by_pair_and_makes_no_batches() -> None:
-    floors = [Run(Job("small", "floor", turn, 2, False), Measurement(1.0 + turn, 10, 640)) for turn in (0, 1)]
+    floors = [
+        Run(replace(JOB, loader="floor", turn=turn), Measurement(1.0 + turn, 10, 640)) for turn in (0, 1)
+    ]
     ours, least = summarise([run("ours", 0, 2.0), run("ours", 1, 6.0), *floors])
     assert ours.figures
     assert least.figures
@@ -184,7 +213,24 @@ def test_the_floor_is_divided_by_pair_by_pair_and_makes_no_batches() -> None:
     assert least.figures.cpu is None
 
 
-@pytest.mark.parametrize("name", ["images", "skewed"])
+def test_charts_are_drawn_of_what_was_measured_and_of_nothing_else(tmp_path: Path) -> None:
+    charts = pytest.importorskip("benchmarks.charts", reason="matplotlib is not installed")
+    quick, broken = (
+        run("ours", 0, 1.0),
+        Run(replace(JOB, loader="torch"), problem=Problem("failed", "it broke")),
+    )
+    for name, runs, expected in (
+        ("nothing", [broken], set()),
+        ("one number of workers", [quick, broken], {"throughput.png"}),
+        ("two", [quick, replace(quick, job=replace(JOB, num_workers=4))], {"throughput.png", "scaling.png"}),
+        ("times", [Run(JOB, replace(MEASURED, arrivals_s=[0.1, 0.5]))], {"throughput.png", "timeline.png"}),
+    ):
+        (tmp_path / name).mkdir()
+        charts.draw_all(tmp_path / name, runs, summarise(runs))
+        assert {path.name for path in (tmp_path / name).iterdir()} == expected
+
+
+@pytest.mark.parametrize("name", ["images", "skewed", "text"])
 def test_the_floor_takes_time(name: str) -> None:
     work = replace(load_work(name), batch_size=4, batches=2)
     assert floor.duration_s(work, num_workers=2) > 0
@@ -209,7 +255,7 @@ def test_memory_is_that_of_all_processes_together() -> None:
 
 def test_other_batches_than_torch_made_are_no_result() -> None:
     ours, torch = summarise([run("ours", 0, 1.0, "other"), run("torch", 0, 2.0)])
-    assert ours == Row("small", "ours", problem=Problem("differs", "its batches are not those of torch"))
+    assert ours == Row("small", 2, "ours", problem=Problem("differs", "its batches are not those of torch"))
     assert torch.figures
 
 

@@ -39,7 +39,8 @@ class Work:
     persistent_workers: bool = True
     #: A cold first batch is waited for from the constructor on, a warm one from iter() on.
     measures: Literal["epochs", "cold first batch", "warm first batch"] = "epochs"
-    #: What no loader can do without: the copy of a batch that lies ready, or the making of its samples.
+    #: What no loader can do without: the copy of a batch that lies ready, or the making of its samples,
+    #: and of batches from them where there is a collate_fn.
     floor: Literal["copy", "samples"] = "samples"
     #: How often one of the workers gets SIGKILL.
     kill_every_s: float | None = None
