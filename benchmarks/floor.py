@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.works import Collate, Dataset, Work
 
@@ -38,13 +40,19 @@ def _samples_s(dataset: Dataset, work: Work) -> float:
 
 def _copies_s(dataset: Dataset, work: Work, cores: int) -> float:
     # Into memory that is warm, by threads: a copy does not hold the GIL.
-    batch = np.stack([dataset[index] for index in range(work.batch_size)])
+    samples = [_arrays(dataset[index]) for index in range(work.batch_size)]
+    batch = [np.stack(column) for column in zip(*samples, strict=True)]
 
     def copy(first: int) -> None:
         for index in range(first, work.samples, cores):
-            np.copyto(batch[index % work.batch_size], dataset[index])
+            for target, array in zip(batch, _arrays(dataset[index]), strict=True):
+                np.copyto(target[index % work.batch_size], array)
 
     with ThreadPoolExecutor(cores) as pool:
         started_s = time.perf_counter()
         list(pool.map(copy, range(cores)))
         return time.perf_counter() - started_s
+
+
+def _arrays(sample: Any) -> list[NDArray[Any]]:
+    return [*sample.values()] if isinstance(sample, dict) else [sample]

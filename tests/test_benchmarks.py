@@ -230,7 +230,7 @@ def test_charts_are_drawn_of_what_was_measured_and_of_nothing_else(tmp_path: Pat
         assert {path.name for path in (tmp_path / name).iterdir()} == expected
 
 
-@pytest.mark.parametrize("name", ["images", "skewed", "text"])
+@pytest.mark.parametrize("name", ["images", "dict", "skewed", "text"])
 def test_the_floor_takes_time(name: str) -> None:
     work = replace(load_work(name), batch_size=4, batches=2)
     assert floor.duration_s(work, num_workers=2) > 0

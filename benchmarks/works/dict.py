@@ -30,4 +30,4 @@ class Rows:
         return self._rows[index % _DISTINCT]
 
 
-WORKS = (Work("dict", Rows, batch_size=64, batches=400),)
+WORKS = (Work("dict", Rows, batch_size=64, batches=400, floor="copy"),)
