@@ -18,8 +18,8 @@ _STYLES = {"missing": "yellow", "cannot": "yellow", "failed": "red", "differs": 
 
 def render(rows: Sequence[Row]) -> Group:
     """A section per work and number of workers, and below the table what went wrong."""
-    table = Table(Column(no_wrap=True), box=box.SIMPLE, pad_edge=False)
-    for heading in ("a batch", "spread", "CPU", "memory", "samples/s", f"x {PEER}", "x floor"):
+    table = Table(Column(no_wrap=True), box=box.SIMPLE, pad_edge=False, collapse_padding=True)
+    for heading in ("a batch", "spread", "CPU", "MiB", "samples/s", f"x {PEER}", "x floor"):
         table.add_column(heading, justify="right", no_wrap=True)
     scaling = len({row.num_workers for row in rows}) > 1
     for (work, num_workers), of_work in groupby(rows, lambda row: (row.work, row.num_workers)):
@@ -51,7 +51,7 @@ def _figures(figures: Figures) -> list[str]:
         _time(figures.median_s),
         f"{figures.min_s / figures.median_s - 1:+.0%} {figures.max_s / figures.median_s - 1:+.0%}",
         _time(figures.cpu.total_s) if figures.cpu else "",
-        f"{figures.pss_bytes / 2**20:,.0f} MiB" if figures.pss_bytes else "",
+        f"{figures.pss_bytes / 2**20:,.0f}" if figures.pss_bytes else "",
         f"{figures.samples_per_s:,.0f}",
         _ratio(figures.speed_ratio),
         _ratio(figures.floor_ratio),
