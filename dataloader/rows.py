@@ -85,9 +85,12 @@ class Rows:
 
     def new_array(self, first: Any) -> Any:
         """Return an array of rows like ``first``, in the arena if there is room."""
-        shape = (self.count, *first.shape)
-        room = None if self.arena is None else self.arena.take(self.count * first.nbytes)
+        shape, room = (self.count, *first.shape), self.room_for(first)
         return np.empty(shape, first.dtype) if room is None else np.ndarray(shape, first.dtype, buffer=room)
+
+    def room_for(self, first: Any) -> memoryview | None:
+        """Return memory for rows like ``first``, None where there is none."""
+        return None if self.arena is None else self.arena.take(self.count * first.nbytes)
 
     def whole(self, arrays: Sequence[Any]) -> Any:
         """Return the array of which ``arrays`` are all the rows, in order; None if there is none."""

@@ -146,8 +146,8 @@ class Outbox:
     """Results on their way: each goes at once, or waits a moment for those that are made next.
 
     To be woken costs the consumer more than to open a small batch. But what waits is lost if this worker dies
-    of the next one, and is made again: so none waits before it is known that they cost next to nothing. Order
-    is kept.
+    of the next one, and is made again: so none waits before it is known that they cost next to nothing. How
+    long the next one takes, nobody knows: if long, what waits comes that much later. Order is kept.
     """
 
     def __init__(self, pipe: Channel) -> None:

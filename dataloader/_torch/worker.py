@@ -119,8 +119,7 @@ class TensorRows(Rows):
         return value.nbytes >= ROW_BYTES
 
     def new_array(self, first: Any) -> Any:
-        shape = (self.count, *first.shape)
-        room = None if self.arena is None else self.arena.take(self.count * first.nbytes)
+        shape, room = (self.count, *first.shape), self.room_for(first)
         if room is None:
             return torch.empty(shape, dtype=first.dtype, device="cpu")
         return torch.frombuffer(room, dtype=first.dtype).view(shape)
