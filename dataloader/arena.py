@@ -3,17 +3,24 @@
 In a worker, ``empty`` gives arrays that lie in the slot that the consumer lent for the batch: what is written
 there need not be copied again. Where there is no slot, or no room left in it, the array is an ordinary one
 and is copied when the batch is sent. Either way the batch is the same.
+
+Workers that make pieces of one batch are lent the same slot. Each writes only its own rows of the columns
+that all of them are told of; one whose samples have other columns makes a slot of its own.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from dataloader.slots import map_shared, size_class
+from supervisor.linux import create_memory_file
 
 if TYPE_CHECKING:
     from dataloader.rows import Rows
@@ -27,23 +34,62 @@ class Arena:
 
     Parameters:
         memory: the slot, whole.
+        columns: what lies in it, where it is lent to other workers as well; None: it is this one's alone.
+
+    Attributes:
+        agreed: what lies in it, where others can write pieces of the same batch; None: nothing like that.
     """
 
-    __slots__ = ("address", "memory", "used_bytes")
+    __slots__ = ("_columns", "_left_bytes", "_made", "address", "agreed", "memory", "used_bytes")
 
-    def __init__(self, memory: memoryview) -> None:
+    def __init__(self, memory: memoryview, columns: bytes | None = None) -> None:
+        self._columns = columns
+        self._made: tuple[int, int] | None = None
+        self._use(memory)
+
+    def _use(self, memory: memoryview) -> None:
         self.memory = memory
         self.address = address_of(memory) if memory.nbytes else 0
-        self.used_bytes = 0
+        self.clear()
 
     def clear(self) -> None:
-        """Give all of it out anew."""
+        """Give all of it out anew; nothing, where it is lent to others, before they agree on columns."""
         self.used_bytes = 0
+        self._left_bytes = self.memory.nbytes if self._columns is None else 0
+        self.agreed: bytes | None = None
+
+    def agree(self, columns: bytes, wanted_bytes: int) -> None:
+        """Have room for ``columns``, where those who make other pieces have it too, or else in new memory."""
+        if columns == self._columns and wanted_bytes <= self.memory.nbytes:
+            self._left_bytes = wanted_bytes
+        elif self._columns is not None or wanted_bytes > self.memory.nbytes:
+            self._grow(wanted_bytes)
+        self.agreed = columns
+
+    def _grow(self, wanted_bytes: int) -> None:
+        self.close()
+        size_bytes = size_class(wanted_bytes)
+        fd = create_memory_file("batch")
+        self._made = fd, size_bytes
+        os.ftruncate(fd, size_bytes)
+        self._columns = None
+        self._use(memoryview(map_shared(fd, size_bytes)))
+
+    def take_made(self) -> tuple[int | None, int]:
+        """Return the memory file that was made here and its size, the caller's from now on; None, 0: none."""
+        made, self._made = self._made, None
+        return made or (None, 0)
+
+    def close(self) -> None:
+        """Close the memory file that was made here, if it was not taken."""
+        fd, _ = self.take_made()
+        if fd is not None:
+            os.close(fd)
 
     def take(self, wanted_bytes: int) -> memoryview | None:
         """Return the next ``wanted_bytes``, aligned, or None where there is no room."""
         start = -(-self.used_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        if start + wanted_bytes > self.memory.nbytes:
+        if start + wanted_bytes > self._left_bytes:
             return None
         self.used_bytes = start + wanted_bytes
         return self.memory[start : self.used_bytes]

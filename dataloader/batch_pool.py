@@ -67,6 +67,9 @@ class BatchPool(WorkerPool):
         self._seqs = itertools.count()
         self._epoch = Epoch(0, 0)
         self._wants_trim = False
+        self._columns: bytes | None = None  # of the rows in the last batch that was made in pieces
+        self.batches_done = 0.0  # whose results arrived; of a piece, its share
+        self.in_pieces: bool | None = None  # whether batches are made so; None: not known what is better
         self.has_raised = False  # what broke it
 
     def begin(self, epoch: Epoch) -> None:
@@ -77,6 +80,7 @@ class BatchPool(WorkerPool):
         self._let_go()
         epoch.run = newest
         self._epoch = epoch
+        self.batches_done, self._begun_s = 0.0, sum(self.worked_s().values())
         living = {worker.pid for worker in self.workers.values()}
         self._links = {pid: link for pid, link in self._links.items() if pid in living}
         self.settle()
@@ -90,6 +94,11 @@ class BatchPool(WorkerPool):
         """Return how long the workers of each id have worked on what they completed."""
         return {worker: self._pages.page(worker).worked_s for worker in range(self.num_workers)}
 
+    def worked_s_per_batch(self) -> float:
+        """Return how long workers have worked on a batch, on average since ``begin``."""
+        worked_s = sum(self.worked_s().values()) - self._begun_s
+        return worked_s / self.batches_done if self.batches_done else 0.0
+
     def close(self) -> None:
         super().close()
         self._let_go()
@@ -97,7 +106,9 @@ class BatchPool(WorkerPool):
     def _let_go(self) -> None:
         """Part jobs, leases and slots, lest slots wait for the garbage collector."""
         for job in self._epoch.jobs.values():
-            job.lease = None
+            for part in job.parts:
+                part.lease = None
+            job.let_go()
         for slot in self._slots:
             slot.holder = None
 
@@ -132,7 +143,7 @@ class BatchPool(WorkerPool):
     def _assign_to_any(self, links: list[Link], limit: int) -> None:
         """Hand out batches of indices, in order."""
         todo = self._epoch.todo
-        for number, job in list(todo.items()):
+        for job in list(todo):
             link = ledger.choose(links, job, limit)
             if self._has_too_many_at_work() or (link is None and not (job.is_suspect and links)):
                 return
@@ -142,7 +153,7 @@ class BatchPool(WorkerPool):
                 )  # it gets no more until it is empty
                 continue
             self._lease(job, link)
-            todo.pop(number, None)
+            todo.pop(job, None)
             if job.is_suspect:
                 links.remove(link)
 
@@ -150,7 +161,7 @@ class BatchPool(WorkerPool):
         """Hand out batches of streams, each to the worker whose stream it is, in order."""
         accused = {job.of_stream for job, _ in self._epoch.accused()}
         owners = {link.worker.worker: link for link in links if link.worker.worker not in accused}
-        for number, job in list(self._epoch.todo.items()):
+        for job in list(self._epoch.todo):
             assert job.of_stream is not None
             link = owners.get(job.of_stream)
             if link is None:
@@ -161,7 +172,7 @@ class BatchPool(WorkerPool):
             if self._has_too_many_at_work():
                 return
             self._lease(job, link)
-            self._epoch.todo.pop(number, None)
+            self._epoch.todo.pop(job, None)
             if job.is_suspect:
                 del owners[job.of_stream]
 
@@ -179,12 +190,21 @@ class BatchPool(WorkerPool):
         return bool(leases) and not self._slots.has_room_for(1 + sum(lease.slot is None for lease in leases))
 
     def _lease(self, job: Job, link: Link) -> None:
-        lease = Lease(next(self._seqs), job, self._slots.pick())
+        lease = Lease(next(self._seqs), job, self._slot_for(job))
         link.leases[lease.seq] = lease
         job.lease = lease
         if lease.slot is not None:
-            lease.slot.holder = lease
+            lease.slot.holder = lease.holder
         link.unsent.append(lease)
+
+    def _slot_for(self, job: Job) -> Slot | None:
+        """Return a slot to lend: to all pieces of a batch the same, once it is known where their rows lie."""
+        if job.piece is None or self._columns is None:
+            return self._slots.pick()
+        whole = job.whole
+        if whole.shared is None and not whole.has_begun:
+            whole.shared = self._slots.pick()
+        return whole.shared or self._slots.pick()
 
     def _send_unsent(self, link: Link) -> None:
         while link.unsent:
@@ -245,13 +265,15 @@ class BatchPool(WorkerPool):
     def _task(self, lease: Lease, link: Link) -> Task:
         slot = lease.slot
         lent = None if slot is None else (slot.id, slot.size_bytes)
-        return Task(lease.seq, self._order(lease.job, link), lent, link.is_to_map(slot), tuple(link.forget))
+        order, is_to_map = self._order(lease.job, link), link.is_to_map(slot)
+        columns = self._columns if slot is not None and slot is lease.job.whole.shared else None
+        return Task(lease.seq, order, lent, is_to_map, tuple(link.forget), columns)
 
     def _order(self, job: Job, link: Link | None = None) -> Order:
         epoch = self._epoch
         skip = tuple(position for position in job.skips if position is not None) if job.skips else ()
         place = epoch.place(job, link) if epoch.has_streams else None
-        return Order(epoch.seed, epoch.number, job.number, job.indices, skip, place)
+        return Order(epoch.seed, epoch.number, job.number, job.indices, skip, job.piece, place)
 
     # ---- back ------------------------------------------------------------------------------------
 
@@ -295,11 +317,14 @@ class BatchPool(WorkerPool):
         used_bytes = result.used_bytes if result.spans or result.news is not None else 0
         if slot is None and result.spans:
             slot = lease.slot
-        if self._epoch.has_streams and self._epoch.jobs.get(lease.job.number) is lease.job:
+        if self._epoch.has_streams and self._epoch.wants(lease.job):
             result = self._epoch.note(lease.job, result, slot or lease.slot)
         self._end_lease(link, lease, None if result.kind in (WAS_CANCELLED, END) else result, slot)
         if result.kind == BATCH:
             self._slots.expects_new = bool(result.spans)
+            self.batches_done += 1 / len(lease.job.whole.parts)
+            if result.columns is not None:
+                self._columns = result.columns
         if used_bytes:
             self._slots.note_use(used_bytes)
 
@@ -311,16 +336,29 @@ class BatchPool(WorkerPool):
 
     def _end_lease(self, link: Link, lease: Lease, result: Any, slot: Any) -> None:
         job = lease.job
-        if lease.slot is not None and lease.slot.holder is lease:
-            lease.slot.holder = None
-        if result is not None and job.result is None and self._epoch.jobs.get(job.number) is job:
+        is_wanted = self._epoch.wants(job)
+        if lease.slot is not None and not (is_wanted and lease.slot is job.whole.shared):
+            self._return_slot(lease)
+        if result is not None and job.result is None and is_wanted:
             if slot is not None:
-                slot.holder = job
+                slot.holder = job.whole
             job.slot = slot
             job.result = result
-            self._judge_deaths(job)
+            if job.whole.is_done:
+                self._judge_deaths(job)
         job.lease = None
         del link.leases[lease.seq]
+
+    def _return_slot(self, lease: Lease) -> None:
+        """Take a slot back from a worker, unless others still write pieces of the same batch into it."""
+        slot = lease.slot
+        if slot is None or slot.holder is not lease.holder:
+            return
+        if lease.job.piece is not None:
+            leases = [other for link in self._links.values() for other in link.leases.values()]
+            if any(other.slot is slot and other is not lease for other in leases):
+                return
+        slot.holder = None
 
     def _take_lost(self, link: Link, seq: int, error: MessageLost) -> None:
         """Lease again what did not arrive, unless it never will."""
@@ -347,6 +385,23 @@ class BatchPool(WorkerPool):
         assert job.result is not None
         copy = job.slot is not None and self._slots.wants_copy()
         return wire.open_batch(job.number, job.result, job.slot, copy=copy)
+
+    def open_pieces(self, job: Job) -> tuple[list[Any], memoryview | None]:
+        """Return what was made of each piece, and the slot that they share; None: it is not to be used."""
+        copy = self._slots.wants_copy()
+        views: dict[Slot | None, memoryview | None] = {None: None}
+        opened = []
+        for piece in job.pieces:
+            assert piece.result is not None
+            if piece.slot is not None and piece.slot not in views:
+                views[piece.slot] = piece.slot.view()
+            opened.append(wire.open_in(job.number, piece.result, views[piece.slot], copy=False))
+        return opened, None if copy else views.get(job.shared)
+
+    @property
+    def knows_columns(self) -> bool:
+        """Whether it is known where rows lie in a batch that is made in pieces."""
+        return self._columns is not None
 
     def _close_pipes(self) -> None:
         """Close the pipes; what came along with results is the slots' first, and may be so already."""

@@ -15,8 +15,10 @@ from typing import Any
 
 from dataloader.batch_pool import BatchPool
 from dataloader.interrupts import is_interrupt
+from dataloader.joining import Joiner
 from dataloader.ledger import Job
 from dataloader.pace import Pace
+from dataloader.pieces import NotInPieces
 from dataloader.random_state import Setter, kept_random_state
 from dataloader.recipe import Order, Recipe
 from dataloader.review import Review
@@ -31,7 +33,7 @@ from dataloader.stream_warnings import StreamWarnings
 from dataloader.streams import StreamEnded
 from dataloader.suspects import reports_at
 from dataloader.watch import Watch
-from dataloader.wire import BATCH, END, ERROR, Result
+from dataloader.wire import BATCH, END, Result
 from supervisor import exceptions
 from supervisor.page import RECORD_BYTES, Page
 from supervisor.waiting import NotRunning
@@ -194,6 +196,7 @@ class WorkerIterator:
         watch: keeps count.
         review: decides about samples that cannot be loaded, and has the epoch's number.
         bookmark: keeps where the user is; None: nobody will ask.
+        joiner: puts together what is made in pieces; None: nothing is.
     """
 
     def __init__(
@@ -208,6 +211,7 @@ class WorkerIterator:
         watch: Watch,
         review: Review,
         bookmark: Bookmark | None = None,
+        joiner: Joiner | None = None,
     ) -> None:
         self._pool: BatchPool | None = pool
         self._epoch = source.epoch(seed, review.epoch, review.max_attempts)
@@ -216,6 +220,7 @@ class WorkerIterator:
         self._source = source
         self._bookmark = bookmark or Bookmark(Beginning(review.epoch, seed))
         self._pace = pace
+        self._joiner = joiner
         self._in_order = in_order
         self._keep_workers = keep_workers
         # Without a word from us, for a dropped iterator can say none, the supervisor stops the workers.
@@ -228,7 +233,7 @@ class WorkerIterator:
             pool.lifeline = None
         pool.begin(self._epoch)
         self._fill_window()
-        pool.assign(pace.per_worker)
+        pool.assign(pace.tasks(is_waiting=False))
 
     @property
     def progress(self) -> Progress:
@@ -250,8 +255,10 @@ class WorkerIterator:
         if pool is None:
             raise RuntimeError(CLOSED) if self._was_closed else StopIteration
         pool.require_ours()
+        self._pace.note_call()
         with pool.turn:
             job, error = self._next_job(pool)
+        self._pace.note_return()
         tally, bookmark = self._watch.tally, self._bookmark
         batch, delivered, skipped = job.batch, *_counts(tally, job, job.moved_bytes)
         position = _position_after(bookmark, job, error)
@@ -283,8 +290,12 @@ class WorkerIterator:
             self._look_at_pace(pool)
             self._fill_window()
             if self._pace.is_time_for(len(self._epoch.todo)):
-                pool.assign(self._pace.per_worker)
-            error = self._open(pool, job)
+                pool.assign(self._pace.tasks(is_waiting=False))
+            try:
+                error = self._open(pool, job)
+            except NotInPieces:
+                self._make_whole(pool, job)
+                continue
             if self._warnings is not None:
                 self._warnings.warn(job.number, self._watch.tally.delivered.items + len(job.indices))
             if error is not None or not job.is_left_out:
@@ -309,7 +320,7 @@ class WorkerIterator:
             if self._judge(pool):
                 continue
             if pool.has_idle_worker or self._pace.is_time_for(len(self._epoch.todo)):
-                pool.assign(self._pace.while_waiting)
+                pool.assign(self._pace.tasks(is_waiting=True))
             self._wait(pool)
 
     def _wait(self, pool: BatchPool) -> None:
@@ -324,13 +335,31 @@ class WorkerIterator:
         delivered = self._watch.tally.delivered
         if self._pace.wants_look(delivered.batches):
             self._pace.look(delivered.batches, sum(pool.worked_s().values()), delivered.bytes)
+        if self._joiner is not None and self._pace.wants_judgement(delivered.batches):
+            self._pace.judge(delivered.batches, pool.worked_s_per_batch(), self._joiner.join_s)
+            pool.in_pieces = self._pace.in_pieces
+
+    def _make_whole(self, pool: BatchPool, job: Job) -> None:
+        """Have one worker make a batch that cannot be put together; and all, if none can."""
+        assert self._joiner is not None
+        if self._joiner.is_in_vain(job):
+            self._pace.make_whole()
+            pool.in_pieces, self._joiner = False, None
+        self._epoch.make_whole(job)
+
+    @property
+    def _next_in_pieces(self) -> bool:
+        """Whether the next batch is made in pieces: the first one is, on trial."""
+        if self._joiner is None:
+            return False
+        return not self._epoch.jobs if self._pace.in_pieces is None else self._pace.in_pieces
 
     def _fill_window(self) -> None:
         while len(self._epoch.jobs) <= self._pace.ahead and self._sampler_error is None:
             drawn = self._draw()
             if drawn is None:
                 return
-            self._epoch.add(*drawn)
+            self._epoch.add(*drawn, in_pieces=self._next_in_pieces)
             self._source.taken = drawn.number
 
     def _draw(self) -> Drawn | None:
@@ -360,18 +389,20 @@ class WorkerIterator:
 
     def _open(self, pool: BatchPool, job: Job) -> BaseException | None:
         """Open the job's batch; return the exception instead where it is one, or cannot be opened."""
-        result = job.result
-        if result is None:
+        if job.error is not None or job.is_left_out:
             return job.error
-        if result.kind == ERROR:
-            assert result.body is not None
-            return self._review.of_batch(job, exceptions.unpack(result.body, is_interrupt))
+        failure = job.failure
+        if failure is not None:
+            assert failure.body is not None
+            return self._review.of_batch(job, exceptions.unpack(failure.body, is_interrupt))
         failures: Sequence[Failure] = ()
         try:
-            batch = pool.open_batch(job)
+            batch = self._joiner.join(pool, job) if self._joiner and job.pieces else pool.open_batch(job)
             if isinstance(batch, Survivors):
                 batch, failures = batch
             job.batch = self._finish(batch)
+        except NotInPieces:
+            raise
         except Exception as error:
             if is_interrupt(error):
                 raise

@@ -1,13 +1,15 @@
 """The ledger: which batches are wanted, who has which, and what has come back.
 
     Job    one batch that is wanted:    open --> leased --> done --> delivered
-    Lease  one job in one worker's hands, under a number that is never used again
+    Piece  some of its samples, where it is made in pieces: these are leased and done, and the job is when
+           all of them are
+    Lease  one job, or one piece, in one worker's hands, under a number that is never used again
     Link   one worker: its leases, and what it knows of slots
 
 What is written first and never derived: a link's ``leases``, an epoch's ``jobs``, a job's ``deaths``,
-``skips``, ``error``, ``result`` and ``delivered``. Each changes by one store. All else (``Job.lease``,
-``Epoch.todo``, ``Link.unsent``, a slot's holder) follows from these and is made anew by ``settle`` after an
-interrupt, so that an exception out of a signal handler can strike between any two stores.
+``skips``, ``error``, ``pieces``, ``shared``, ``result`` and ``delivered``. Each changes by one store. All
+else (``Job.lease``, ``Epoch.todo``, ``Link.unsent``, a slot's holder) follows from these and is made anew by
+``settle`` after an interrupt, so that an exception out of a signal handler can strike between any two stores.
 
 A lease ends by a result or by its worker's certain death. A result without a lease is a duplicate and is
 dropped.
@@ -21,11 +23,12 @@ from typing import Any
 
 from dataloader import suspects
 from dataloader.checkpoints import Place
+from dataloader.pieces import MAX_PIECES, layout
 from dataloader.sample_errors import SampleError
 from dataloader.slots import Slot
 from dataloader.state import Mark
 from dataloader.suspects import Death
-from dataloader.wire import Result
+from dataloader.wire import ERROR, Result
 from supervisor.pool_worker import PoolWorker
 
 
@@ -43,6 +46,8 @@ class Job:
         lease: under which it is being made, or None.
         result: what came back, or None.
         slot: where the result lies, or None.
+        pieces: in which it is made; none: as a whole.
+        shared: the slot into which all pieces write their rows, or None.
         batch: the result, opened.
         delivered: the user has it.
     """
@@ -57,12 +62,16 @@ class Job:
         "losses",
         "mark",
         "number",
+        "pieces",
         "result",
+        "shared",
         "skips",
         "slot",
     )
 
-    def __init__(self, number: int, indices: Sequence[Any], mark: Mark | None = None) -> None:
+    def __init__(
+        self, number: int, indices: Sequence[Any], mark: Mark | None = None, *, in_pieces: bool = False
+    ) -> None:
         self.number = number
         self.indices = indices
         self.mark = mark
@@ -73,8 +82,31 @@ class Job:
         self.lease: Lease | None = None
         self.result: Result | None = None
         self.slot: Slot | None = None
+        self.shared: Slot | None = None
         self.batch: Any = None
         self.delivered = False
+        count = len(layout(len(indices))) if in_pieces else 1
+        self.pieces: Sequence[Piece] = [Piece(self, piece) for piece in range(count)] if count > 1 else ()
+
+    @property
+    def whole(self) -> Job:
+        """The batch that it is, or is a piece of."""
+        return self
+
+    @property
+    def piece(self) -> int | None:
+        """Which piece of its batch it is; None: all of it."""
+        return None
+
+    @property
+    def round(self) -> int:
+        """Whose turn it is, among workers that take turns."""
+        return self.number
+
+    @property
+    def parts(self) -> Sequence[Job]:
+        """What is leased to make it: its pieces, or itself."""
+        return self.pieces or (self,)
 
     def sample_at(self, item: int) -> Any:
         """Return the index of the sample in hand, by what a worker's page calls it; None: there is none."""
@@ -87,7 +119,11 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        return self.result is not None or self.error is not None or self.is_left_out
+        if self.error is not None or self.is_left_out:
+            return True
+        if self.pieces:
+            return None not in [piece.result for piece in self.pieces]
+        return self.result is not None
 
     @property
     def is_suspect(self) -> bool:
@@ -99,7 +135,31 @@ class Job:
 
     @property
     def moved_bytes(self) -> int:
-        return self.result.moved_bytes if self.result is not None else 0
+        return sum([part.result.moved_bytes for part in self.parts if part.result is not None])
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether some of it is being made, or is done."""
+        return any(part.lease is not None or part.result is not None for part in self.parts)
+
+    @property
+    def failure(self) -> Result | None:
+        """The result that is an exception, the first if several are; None: there is none."""
+        results = [part.result for part in self.parts]
+        return next((result for result in results if result is not None and result.kind == ERROR), None)
+
+    def slots(self) -> list[Slot]:
+        """Return the slots that are its own: those of results, and what its pieces share."""
+        slots = [part.slot for part in self.parts if part.result is not None and part.slot is not None]
+        return slots if self.shared is None else [*slots, self.shared]
+
+    def let_go(self) -> None:
+        """Part from slots and pieces, lest they wait for the garbage collector."""
+        for slot in [*[part.slot for part in self.parts], self.shared]:
+            if slot is not None:
+                slot.holder = None
+        self.pieces = ()
+        self.shared = None
 
     @property
     def skipped_samples(self) -> int:
@@ -109,6 +169,34 @@ class Job:
     def is_left_out(self) -> bool:
         """Whether nothing is left of it."""
         return bool(self.skips) and self.skipped_samples == len(self.indices)
+
+
+class Piece(Job):
+    """Some samples of a job, made by one worker. What befalls them is noted on the job."""
+
+    __slots__ = ("_piece", "_whole")
+
+    def __init__(self, whole: Job, piece: int) -> None:
+        super().__init__(whole.number, whole.indices)
+        self.deaths, self.skips = whole.deaths, whole.skips
+        self._whole = whole
+        self._piece = piece
+
+    @property
+    def whole(self) -> Job:
+        return self._whole
+
+    @property
+    def piece(self) -> int:
+        return self._piece
+
+    @property
+    def round(self) -> int:
+        return self.number * MAX_PIECES + self._piece
+
+    @property
+    def is_done(self) -> bool:
+        return self.result is not None or self._whole.is_done
 
 
 class Lease:
@@ -122,6 +210,11 @@ class Lease:
         self.alone = job.is_suspect
         self.slot = slot
         self.sent = False
+
+    @property
+    def holder(self) -> Lease | Job:
+        """Who holds the slot: it alone, or all pieces of a batch together."""
+        return self.job.whole if self.job.piece is not None else self
 
 
 class Link:
@@ -167,7 +260,7 @@ class Epoch:
         max_attempts: how many workers one sample may end.
         has_deaths: a worker has died with a job in hand.
         jobs: by batch number, in order; delivered ones are dropped.
-        todo: those that are neither leased nor done, in order.
+        todo: those, or pieces of them, that are neither leased nor done, in order.
         has_streams: each batch is of a worker's own stream: see stream_ledger.
     """
 
@@ -182,22 +275,35 @@ class Epoch:
         self.run = 0
         self.has_deaths = False
         self.jobs: dict[int, Job] = {}
-        self.todo: dict[int, Job] = {}
+        self.todo: dict[Job, None] = {}
 
-    def add(self, number: int, indices: Sequence[Any], mark: Mark | None = None) -> None:
+    def add(
+        self, number: int, indices: Sequence[Any], mark: Mark | None = None, *, in_pieces: bool = False
+    ) -> None:
         """Want a batch. Adding the same again changes nothing."""
         if number not in self.jobs:
-            job = self.new_job(number, indices, mark)
-            self.jobs[number] = self.todo[number] = job
+            job = self.new_job(number, indices, mark, in_pieces)
+            self.jobs[number] = job
+            self.todo.update(dict.fromkeys(job.parts))
 
     def want_only(self, number: int, indices: Sequence[Any], mark: Mark | None = None) -> Job:
         """Want a batch, and no other; return its job."""
-        job = self.new_job(number, indices, mark)
+        job = self.new_job(number, indices, mark, False)
         self.jobs = {number: job}
         return job
 
-    def new_job(self, number: int, indices: Sequence[Any], mark: Mark | None) -> Job:
-        return Job(number, indices, mark)
+    def new_job(self, number: int, indices: Sequence[Any], mark: Mark | None, in_pieces: bool) -> Job:
+        return Job(number, indices, mark, in_pieces=in_pieces)
+
+    def wants(self, job: Job) -> bool:
+        """Whether it, or the batch that it is a piece of, is still to be delivered."""
+        whole = job.whole
+        return self.jobs.get(job.number) is whole and job in whole.parts
+
+    def make_whole(self, job: Job) -> None:
+        """Have one worker make a batch of which all pieces had come: it cannot be made of them."""
+        job.let_go()
+        self.renew_todo()
 
     def place(self, job: Job, link: Link | None) -> Place | None:
         """Return where in its stream ``job`` is, for the worker of ``link``; None: it is of no stream."""
@@ -216,10 +322,7 @@ class Epoch:
     def drop_delivered(self) -> None:
         """Forget what the user has; its slots are then the user's alone."""
         for number in [number for number, job in self.jobs.items() if job.delivered]:
-            slot = self.jobs[number].slot
-            if slot is not None:
-                slot.holder = None
-            del self.jobs[number]
+            self.jobs.pop(number).let_go()
 
     def deliverable(self, *, in_order: bool) -> Job | None:
         """Return the job to deliver next, if it is done."""
@@ -235,21 +338,23 @@ class Epoch:
         for slot in slots:
             slot.holder = None
         for job in self.jobs.values():
-            job.lease = None
+            for part in job.parts:
+                part.lease = None
         for link in links:
             link.unsent = deque(lease for lease in link.leases.values() if not lease.sent)
             for lease in link.leases.values():
                 lease.job.lease = lease
                 if lease.slot is not None:
-                    lease.slot.holder = lease
+                    lease.slot.holder = lease.holder
         for job in self.jobs.values():  # last: a lease whose result is in may not have been ended yet
-            if job.result is not None and job.slot is not None:
-                job.slot.holder = job
+            for slot in job.slots():
+                slot.holder = job
         self.renew_todo()
 
     def renew_todo(self) -> None:
         """Derive ``todo`` anew."""
-        self.todo = {number: job for number, job in self.jobs.items() if self._is_to_do(job)}
+        parts = [part for job in self.jobs.values() for part in job.parts]
+        self.todo = dict.fromkeys([part for part in parts if self._is_to_do(part)])
 
     def _is_to_do(self, job: Job) -> bool:
         return job.lease is None and not job.is_done and not job.convicted(self.max_attempts)
@@ -274,7 +379,7 @@ def choose(links: Sequence[Link], job: Job, limit: int) -> Link | None:
     """
     if not links:
         return None
-    link = links[job.number % len(links)]
+    link = links[job.round % len(links)]
     if len(link.leases) >= limit or job.is_suspect:
         link = least_loaded(links)
     return link if len(link.leases) < (1 if job.is_suspect else limit) else None

@@ -16,6 +16,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+
+class NotInPieces(Exception):
+    """This batch is to be made by one worker as a whole: it cannot be told from its pieces what it is."""
+
+
 MAX_PIECES = 4
 SAMPLES_PER_PIECE = 8
 

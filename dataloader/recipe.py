@@ -13,7 +13,7 @@ from dataloader.checkpoints import News, Place
 from dataloader.collate import default_collate
 from dataloader.datasets import by_row, fetch, fetch_together, loads_singly, loads_together
 from dataloader.interrupts import is_interrupt
-from dataloader.pieces import layout, piece_seeds
+from dataloader.pieces import NotInPieces, layout, piece_seeds
 from dataloader.random_state import Setter
 from dataloader.rows import NoRows, Rows
 from dataloader.sample_errors import Failure, Survivors
@@ -32,6 +32,7 @@ class Order(NamedTuple):
         batch: number of the batch in it.
         indices: of its samples.
         skip: positions of those that are to be left out.
+        piece: number of the piece of it that is to be made, and not collated; None: all of it.
         place: in its stream, of an iterable dataset; then there are no indices.
     """
 
@@ -40,6 +41,7 @@ class Order(NamedTuple):
     batch: int
     indices: Sequence[Any]
     skip: Sequence[int] = ()
+    piece: int | None = None
     place: Place | None = None
 
 
@@ -174,10 +176,52 @@ class Recipe:
         kept by its dataset.
         """
         page.enter(State.SAMPLE)
+        if order.piece is not None:
+            return self._make_piece(order, page, setter, arena)
         return setter.run(
             partial(self._make_in_pieces, order, page, setter, arena),
             partial(self._make_as_a_whole, order, page, arena),
         )
+
+    def _make_piece(self, order: Order, page: Page, setter: Setter, arena: Arena | None) -> Any:
+        """Return the samples of one piece, for the consumer to collate.
+
+        Raises NotInPieces where it could not.
+        """
+        if not self.can_make_pieces:
+            raise NotInPieces
+        assert order.piece is not None
+        start, stop = layout(len(order.indices))[order.piece]
+        load = partial(self._load_piece, order, start, stop, page, arena)
+        samples, failures = setter.run(partial(self._load_set, load, order, start, stop, setter), load)
+        if not self.rows.are_plain(samples):
+            raise NotInPieces
+        return Survivors(samples, failures) if failures or order.skip else samples
+
+    def _load_piece(
+        self, order: Order, start: int, stop: int, page: Page, arena: Arena | None
+    ) -> tuple[list[Any], list[Failure]]:
+        page.enter(State.SAMPLE)
+        failures: list[Failure] = []
+        rows = self._new_rows(order, arena, start)
+        return self.fetch(self.dataset, order, start, stop, page, failures, rows), failures
+
+    def _load_set(
+        self,
+        load: Callable[[], tuple[list[Any], list[Failure]]],
+        order: Order,
+        start: int,
+        stop: int,
+        setter: Setter,
+    ) -> tuple[list[Any], list[Failure]]:
+        """Load a piece from its own random state."""
+        assert order.piece is not None
+        indices = order.indices[start:stop]
+        setter.set(piece_seeds(order.seed, order.epoch, order.batch, order.piece, indices))
+        try:
+            return load()
+        finally:
+            setter.end()
 
     def _make_as_a_whole(self, order: Order, page: Page, arena: Arena | None) -> Any:
         failures: list[Failure] = []
@@ -185,10 +229,20 @@ class Recipe:
         samples = self.fetch(self.dataset, order, 0, len(order.indices), page, failures, rows)
         return collated(self.collate, samples, order, failures, page, arena, rows)
 
-    def _new_rows(self, order: Order, arena: Arena | None) -> Rows:
+    def _new_rows(self, order: Order, arena: Arena | None, start: int | None = None) -> Rows:
         if arena is not None:
             arena.clear()
-        return self.rows(len(order.indices), arena)
+        return self.rows(len(order.indices), arena, start)
+
+    @property
+    def loads_singly(self) -> bool:
+        """Whether each sample is loaded by a call of its own."""
+        return self.fetch in (each, each_that_loads)
+
+    @property
+    def can_make_pieces(self) -> bool:
+        """Whether a piece of a batch is something to send: its samples, which are collated as any others."""
+        return self.rows is not NoRows and self.loads_singly
 
     def _make_in_pieces(self, order: Order, page: Page, setter: Setter, arena: Arena | None) -> Any:
         """Collating is part of the last piece."""
@@ -197,8 +251,7 @@ class Recipe:
         samples: Any = []
         failures: list[Failure] = []
         rows = self._new_rows(order, arena)
-        in_pieces = self.fetch in (each, each_that_loads)
-        for piece, (start, stop) in enumerate(layout(count) if in_pieces else ((0, count),)):
+        for piece, (start, stop) in enumerate(layout(count) if self.loads_singly else ((0, count),)):
             indices = order.indices[start:stop]
             setter.set(piece_seeds(order.seed, order.epoch, order.batch, piece, indices))
             try:

@@ -103,7 +103,7 @@ class StreamEpoch(Epoch):
             known = zip(progress.checkpoints, progress.ended, strict=True)
             self.ends = [checkpoint.batches if ended else NEVER for checkpoint, ended in known]
 
-    def new_job(self, number: int, indices: Sequence[Any], mark: Any) -> StreamJob:
+    def new_job(self, number: int, indices: Sequence[Any], mark: Any, in_pieces: bool) -> StreamJob:
         return StreamJob(number, self.count)
 
     def progress(self) -> Progress:
@@ -165,7 +165,7 @@ class StreamEpoch(Epoch):
         for number, job in list(self.jobs.items()):
             if self._is_over(job):
                 del self.jobs[number]
-                self.todo.pop(number, None)
+                self.todo.pop(job, None)
 
     def _is_over(self, job: StreamJob) -> bool:
         return job.turn >= self.ends[job.stream]

@@ -22,6 +22,7 @@ from dataloader.batch_by_cost import BatchByCost
 from dataloader.batch_pool import BatchPool
 from dataloader.datasets import Subset
 from dataloader.iterators import InProcessIterator, WorkerIterator
+from dataloader.joining import Joiner
 from dataloader.opening import Opened
 from dataloader.pace import Pace
 from dataloader.pieces import derived_seed
@@ -125,6 +126,7 @@ class SupervisedLoader(ResumableLoader):
                 watch=self._new_watch(opened, deaths_before),
                 review=self._review(opened.epoch),
                 bookmark=opened.bookmark,
+                joiner=self._new_joiner(recipe) if self.num_workers > 1 else None,
             )
             iterator.become(opened.head)
         self._live.note_user(pool, iterator)
@@ -133,7 +135,17 @@ class SupervisedLoader(ResumableLoader):
     def _new_pace(self, pool: BatchPool) -> Pace:
         by_default = self._prefetch == arguments.DEFAULT_PREFETCH and not self._has_streams
         worked_s = sum(pool.worked_s().values())
-        return Pace(self.num_workers, self._prefetch, may_go_ahead=by_default, worked_s=worked_s)
+        return Pace(
+            self.num_workers,
+            self._prefetch,
+            may_go_ahead=by_default,
+            worked_s=worked_s,
+            in_pieces=pool.in_pieces,
+        )
+
+    def _new_joiner(self, recipe: Recipe | StreamRecipe) -> Joiner | None:
+        """Return what puts batches together that are made in pieces; None: they cannot be."""
+        return Joiner() if isinstance(recipe, Recipe) and recipe.can_make_pieces else None
 
     def _new_watch(self, opened: Opened, deaths_before: int) -> Watch:
         try:

@@ -18,12 +18,15 @@ from typing_extensions import TypeVar
 from dataloader import arguments
 from dataloader._torch import datapipes
 from dataloader._torch.iterators import Head, TorchInProcessIterator, TorchWorkerIterator
+from dataloader._torch.joining import TensorColumn, collate_joined, is_torchs_alone
 from dataloader._torch.supervising import SeenByAccelerate, supervise_as
 from dataloader._torch.worker import TorchServer
 from dataloader.batch_pool import BatchPool
 from dataloader.datasets import IterableDataset
+from dataloader.joining import Joiner
 from dataloader.live_state import LiveState
 from dataloader.opening import Opened, Start
+from dataloader.recipe import Recipe
 from dataloader.resume import Resume
 from dataloader.sample_errors import OnError
 from dataloader.sampler_chain import SamplerChain
@@ -237,6 +240,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co], SupervisedLoader, SeenByAcce
         if datapipes.needs_new_workers(self.dataset):
             pool.stop()
         super()._make_ready(pool, recipe, seed)
+
+    def _new_joiner(self, recipe: Any) -> Joiner | None:
+        is_default = self.collate_fn is default_collate and is_torchs_alone(TorchServer.__module__)
+        if isinstance(recipe, Recipe) and recipe.loads_singly and is_default:
+            return Joiner(collate_joined, TensorColumn)
+        return None
 
     @property
     def start_method(self) -> str:

@@ -45,6 +45,7 @@ class Task(NamedTuple):
         slot: (id, size in bytes) of the slot that is lent, or None.
         brings_slot: the slot's descriptor came along.
         forget: ids of slots that are no more.
+        columns: what is to lie in the slot, which other workers write into as well; None: it is this one's.
     """
 
     seq: int
@@ -52,9 +53,11 @@ class Task(NamedTuple):
     slot: tuple[int, int] | None
     brings_slot: bool
     forget: Sequence[int]
+    columns: bytes | None = None
 
 
-BATCH, ERROR, CANCELLED, END = range(4)  # what a result is; plain ints, for one travels with each
+# What a result is; plain ints, for one travels with each. WHOLE: no piece, one worker is to make all of it.
+BATCH, ERROR, CANCELLED, END, WHOLE = range(5)
 
 
 Span = tuple[int, int, bool]  # offset, length, read-only
@@ -65,11 +68,12 @@ class Result(NamedTuple):
 
     Parameters:
         seq: of the task.
-        kind: BATCH, ERROR, CANCELLED or END.
+        kind: BATCH, ERROR, CANCELLED, END or WHOLE.
         body: the pickle, or the packed exception; None if it is the first span.
         spans: where in the slot each buffer lies.
         made_bytes: size of the slot that the worker made and sent along; 0 if it used the lent one, or none.
         news: of the stream, where it is a batch of one.
+        columns: where rows lie, of a piece that others can share a slot with.
     """
 
     seq: int
@@ -78,6 +82,7 @@ class Result(NamedTuple):
     spans: Sequence[Span]
     made_bytes: int
     news: News | None = None
+    columns: bytes | None = None
 
     @property
     def moved_bytes(self) -> int:
@@ -175,7 +180,13 @@ def encode_batch(
     if not buffers:
         return pickle.dumps((seq, BATCH, body, (), 0), 5), None
     placed, fd, made_bytes = _place(buffers, arena)
+    if arena.agreed is not None:
+        return pickle.dumps((seq, BATCH, body, placed, made_bytes, None, arena.agreed), 5), fd
     return pickle.dumps((seq, BATCH, body, placed, made_bytes), 5), fd
+
+
+def encode_whole(seq: int) -> bytes:
+    return pickle.dumps((seq, WHOLE, b"", (), 0), 5)
 
 
 def encode_error(seq: int, packed: bytes) -> bytes:
@@ -234,7 +245,7 @@ def _place(buffers: list[memoryview], arena: Arena) -> tuple[tuple[Span, ...], i
     """Put ``buffers`` into the arena's slot, or all of them into a new one; return where, and the new one."""
     spans = _place_in(arena, buffers)
     if spans is not None:
-        return spans, None, 0
+        return spans, *arena.take_made()
     size_bytes = size_class(sum(buffer.nbytes + ALIGNMENT_BYTES for buffer in buffers))
     fd = create_memory_file("batch")
     os.ftruncate(fd, size_bytes)
@@ -285,10 +296,14 @@ def open_batch(number: int, result: Result, slot: Slot | None, *, copy: bool) ->
 
     Raises PayloadError, which names the class, if it cannot be unpickled.
     """
-    if slot is None:
+    return open_in(number, result, None if slot is None else slot.view(), copy=copy)
+
+
+def open_in(number: int, result: Result, memory: memoryview | None, *, copy: bool) -> Any:
+    """Return what ``open_batch`` does, of a slot that is seen already."""
+    if memory is None:
         assert result.body is not None
         return load_batch(number, result.body, ())
-    memory = slot.view()
     body, spans = result.body, result.spans
     if body is None:
         (offset, length, _), *spans = spans

@@ -16,7 +16,7 @@ from typing import Any
 
 from dataloader import wire
 from dataloader.arena import Arena
-from dataloader.pieces import Seeds
+from dataloader.pieces import NotInPieces, Seeds
 from dataloader.random_state import LazySetter, set_random_state
 from dataloader.recipe import Recipe, WorkerInit, sample_place, where
 from dataloader.sample_errors import Survivors, packed_failures
@@ -102,17 +102,21 @@ class Server:
         page.enter(State.IDLE)
 
     def _result(self, task: Task, memory: memoryview, context: WorkerContext) -> tuple[bytes, int | None]:
-        arena = Arena(memory)
+        arena = Arena(memory, task.columns)
         try:
             batch = self.recipe.make(task.order, context.page, self._setter, arena)
             return self._encoded(task, batch, arena, context)
         except StreamEnded:
             return wire.encode_end(task.seq), None
+        except NotInPieces:
+            return wire.encode_whole(task.seq), None
         except BaseException as error:
             packed = exceptions.pack(error, f"{_me(context)}, {where(task.order, context.page)}")
             if self.recipe.news is not None:
                 return wire.encode_stream_error(task.seq, packed, arena, self.recipe.news)
             return wire.encode_error(task.seq, packed), None
+        finally:
+            arena.close()
 
     def _encoded(
         self, task: Task, batch: Any, arena: Arena, context: WorkerContext
@@ -122,6 +126,8 @@ class Server:
         try:
             return wire.encode_batch(task.seq, batch, arena, self.dumps, self.recipe.news)
         except PayloadError as error:
+            if task.order.piece is not None:
+                raise NotInPieces from None  # what is made of the samples may well be sent
             message = f"worker {context.worker} cannot send batch {task.order.batch}: {error}"
             raise PayloadError(message) from error.__cause__
 

@@ -58,7 +58,7 @@ class World:
         """All that ``settle`` derives."""
         return {
             "leases": {number: job.lease for number, job in self.epoch.jobs.items()},
-            "todo": list(self.epoch.todo.items()),
+            "todo": list(self.epoch.todo),
             "unsent": [list(link.unsent) for link in self.links],
             "holders": [slot.holder for slot in self.slots],
         }
@@ -72,7 +72,7 @@ class World:
         holders |= {job.slot.id: job for job in jobs.values() if job.slot and job.result}
         return {
             "leases": {number: lease_of.get(number) for number in jobs},
-            "todo": [(n, job) for n, job in jobs.items() if n not in lease_of and n not in done],
+            "todo": [job for n, job in jobs.items() if n not in lease_of and n not in done],
             "unsent": [[lease for lease in link.leases.values() if not lease.sent] for link in self.links],
             "holders": [holders.get(slot.id) for slot in self.slots],
         }
@@ -124,7 +124,7 @@ def draw_wrong(draw: st.DrawFn, world: World) -> None:
     for link in world.links:
         link.unsent = deque(draw(st.lists(st.sampled_from(leases[1:]), max_size=3)))
     wrong = draw(st.lists(st.sampled_from(jobs), max_size=4)) if jobs else []
-    world.epoch.todo = {job.number: job for job in wrong}
+    world.epoch.todo = dict.fromkeys(wrong)
 
 
 @given(worlds())
@@ -160,10 +160,10 @@ def make_epoch(count: int) -> Epoch:
 def test_adding_a_batch_again_changes_nothing() -> None:
     epoch = make_epoch(2)
     job = epoch.jobs[1]
-    del epoch.todo[1]
+    del epoch.todo[epoch.jobs[1]]
     epoch.add(1, [1])
     assert epoch.jobs[1] is job
-    assert list(epoch.todo) == [0]
+    assert [job.number for job in epoch.todo] == [0]
 
 
 def test_in_order_a_batch_waits_for_those_before_it() -> None:
@@ -195,7 +195,7 @@ def test_todo_is_what_is_neither_leased_nor_done() -> None:
     epoch.jobs[2].result = RESULT
     epoch.todo.clear()
     epoch.renew_todo()
-    assert list(epoch.todo) == [0, 3]
+    assert [job.number for job in epoch.todo] == [0, 3]
 
 
 # ---- who makes what ------------------------------------------------------------------------------

@@ -17,9 +17,10 @@ from torch.utils.data import _utils
 
 from dataloader import arena
 from dataloader._torch import datapipes
+from dataloader._torch.joining import CONTAINERS, is_torchs_alone
 from dataloader._torch.tensors import Numbers, dumps, dumps_by_value, dumps_shared, storage_of
 from dataloader.recipe import Recipe, WorkerInit
-from dataloader.rows import ROW_BYTES, Rows
+from dataloader.rows import Rows
 from dataloader.stream_recipe import StreamRecipe
 from dataloader.wire import Dump
 from dataloader.worker import Server
@@ -28,7 +29,6 @@ from supervisor.child import WorkerContext
 
 _collate = _utils.collate
 _collate_fns = _collate.default_collate_fn_map
-_CONTAINERS = {dict, list, tuple}
 _ROW_TYPES = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
@@ -64,7 +64,8 @@ class TorchServer(Server):
     def set_up(self, context: WorkerContext) -> None:
         super().set_up(context)  # worker_init_fn may replace collate functions
         if self.recipe.collate is _collate.default_collate and _are_containers_torchs():
-            self.recipe = self.recipe.with_collate(_collate_fast, TensorRows)
+            rows = TensorRows if is_torchs_alone(__name__) else TensorRowsOfWholes
+            self.recipe = self.recipe.with_collate(_collate_fast, rows)
 
 
 class _WorkerInfo(_utils.worker.WorkerInfo):
@@ -111,18 +112,28 @@ class TensorRows(Rows):
 
     __slots__ = ()
 
+    plain = Rows.plain | {torch.Tensor}
+
     def takes(self, value: Any) -> bool:
         if type(value) is not torch.Tensor or not value.is_cpu or value.is_nested:
             return False
         if value.layout is not torch.strided or value.requires_grad or value.dtype not in _ROW_TYPES:
             return False
-        return value.nbytes >= ROW_BYTES
+        return bool(value.nbytes >= self.least_bytes)
 
     def new_array(self, first: Any) -> Any:
         shape, room = (self.count, *first.shape), self.room_for(first)
         if room is None:
             return torch.empty(shape, dtype=first.dtype, device="cpu")
         return torch.frombuffer(room, dtype=first.dtype).view(shape)
+
+
+class TensorRowsOfWholes(TensorRows):
+    """Of batches that are never made in pieces."""
+
+    __slots__ = ()
+
+    plain = frozenset()
 
 
 def _room_for(batch: Sequence[Any]) -> memoryview | None:
@@ -144,7 +155,7 @@ def _room_for(batch: Sequence[Any]) -> memoryview | None:
 
 def _are_containers_torchs() -> bool:
     """Whether no function of the user's collates dicts, lists or tuples."""
-    return not any(issubclass(container, kind) for container in _CONTAINERS for kind in _collate_fns)
+    return not any(issubclass(container, kind) for container in CONTAINERS for kind in _collate_fns)
 
 
 def _collate_fast(samples: Sequence[Any]) -> Any:
@@ -155,7 +166,7 @@ def _collate_fast(samples: Sequence[Any]) -> Any:
     first = samples[0]
     kind = type(first)
     are_alike = countOf(map(type, samples), kind) == len(samples)
-    if are_alike and kind in _CONTAINERS and countOf(map(len, samples), len(first)) == len(samples):
+    if are_alike and kind in CONTAINERS and countOf(map(len, samples), len(first)) == len(samples):
         if kind is dict:
             return {key: _collate_fast([sample[key] for sample in samples]) for key in first}
         return [*map(_collate_fast, zip(*samples, strict=False))]  # they are of one length

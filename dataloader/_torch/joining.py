@@ -1,0 +1,69 @@
+"""Batches of tensors that were made in pieces, put together in the consumer: see ``dataloader.joining``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import countOf
+from typing import Any
+
+import torch
+from torch.utils.data import _utils
+
+from dataloader import arena
+from dataloader.arena import SMALL_BYTES
+from dataloader.joining import Column
+
+_collate = _utils.collate
+CONTAINERS = frozenset({dict, list, tuple})
+
+
+def is_torchs_alone(*modules: str) -> bool:
+    """Whether torch's ``default_collate`` calls nothing but functions of torch's, or of ``modules``."""
+    ours = {_collate.__name__, *modules}
+    return all(function.__module__ in ours for function in _collate.default_collate_fn_map.values())
+
+
+def collate_joined(samples: Sequence[Any]) -> Any:
+    """Return what torch's ``default_collate`` does."""
+    first = samples[0]
+    kind = type(first)
+    if countOf(map(type, samples), kind) == len(samples):
+        if kind in CONTAINERS and countOf(map(len, samples), len(first)) == len(samples):
+            if kind is dict:
+                return {key: collate_joined([sample[key] for sample in samples]) for key in first}
+            return [*map(collate_joined, zip(*samples, strict=False))]  # they are of one length
+        whole = arena.whole(samples) if kind is torch.Tensor else None
+        if whole is not None:
+            return whole
+    return _collate.default_collate(samples)
+
+
+class TensorColumn(Column):
+    """Finds the tensors that are all the rows of a column."""
+
+    __slots__ = ()
+
+    def whole(self, arrays: Sequence[Any]) -> Any:
+        room = self._room(arrays)
+        return (
+            None
+            if room is None
+            else torch.frombuffer(room, dtype=arrays[0].dtype).view(len(arrays), *arrays[0].shape)
+        )
+
+    def are_alike(self, arrays: Sequence[Any]) -> bool:
+        first = arrays[0]
+        if type(first) is not torch.Tensor or first.nbytes < SMALL_BYTES or not first.is_cpu:
+            return False
+        return all(
+            type(tensor) is torch.Tensor
+            and tensor.dtype == first.dtype
+            and tensor.shape == first.shape
+            and tensor.layout is torch.strided
+            and tensor.is_contiguous()
+            and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+            for tensor in arrays
+        )
+
+    def addresses(self, arrays: Sequence[Any]) -> list[int]:
+        return [tensor.data_ptr() for tensor in arrays]

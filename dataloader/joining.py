@@ -1,0 +1,145 @@
+"""A batch that several workers made in pieces, put together in the consumer.
+
+    worker 0   samples 0 to 7   --> rows 0 to 7 of the slot, and the samples, which have views of them
+    worker 1   samples 8 to 15  --> rows 8 to 15               |
+                                                               v
+    consumer   all samples  -->  collate; where large arrays are all the rows of a column, the column itself
+
+So a batch is collated by the function that would have collated it in one worker, of the same samples: it is
+the same batch. Where the rows do not lie together, because a sample differs or it is the first batch and no
+slot was shared, their arrays are stacked as others are.
+
+Only samples of plain types come in pieces, and only for ``default_collate``: see ``Rows.are_plain``. What
+cannot be put together is made anew by one worker as a whole, whatever the reason, so that errors too are
+those of one worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dataloader.arena import SMALL_BYTES, address_of, use
+from dataloader.batch_pool import BatchPool
+from dataloader.collate import default_collate
+from dataloader.interrupts import is_interrupt
+from dataloader.ledger import Job
+from dataloader.pieces import NotInPieces
+from dataloader.rows import NoRows
+from dataloader.sample_errors import Failure, Survivors
+from dataloader.wire import WHOLE
+
+
+class Column(NoRows):
+    """Finds the arrays that are all the rows of a column, in the slot that pieces were written into.
+
+    Parameters:
+        memory: the slot; None: there is none.
+    """
+
+    __slots__ = ("_address", "_memory")
+
+    def __init__(self, memory: memoryview | None) -> None:
+        super().__init__()
+        self._memory = memory
+        self._address = 0 if memory is None else address_of(memory)
+
+    def whole(self, arrays: Sequence[Any]) -> Any:
+        room = self._room(arrays)
+        return (
+            None
+            if room is None
+            else np.frombuffer(room, arrays[0].dtype).reshape(len(arrays), *arrays[0].shape)
+        )
+
+    def _room(self, arrays: Sequence[Any]) -> memoryview | None:
+        """Return the memory of ``arrays`` if they are alike and lie there one behind the other."""
+        if self._memory is None or not self.are_alike(arrays):
+            return None
+        size_bytes = arrays[0].nbytes
+        addresses = self.addresses(arrays)
+        end = addresses[0] + size_bytes * len(arrays)
+        start = addresses[0] - self._address
+        if start < 0 or end > self._address + self._memory.nbytes:
+            return None
+        if addresses != [*range(addresses[0], end, size_bytes)]:
+            return None
+        return self._memory[start : start + size_bytes * len(arrays)]
+
+    def are_alike(self, arrays: Sequence[Any]) -> bool:
+        """Whether they are large arrays that can be the rows of one."""
+        first = arrays[0]
+        if type(first) is not np.ndarray or first.nbytes < SMALL_BYTES:
+            return False
+        return all(
+            type(array) is np.ndarray
+            and array.dtype == first.dtype
+            and array.shape == first.shape
+            and array.flags.c_contiguous
+            for array in arrays
+        )
+
+    def addresses(self, arrays: Sequence[Any]) -> list[int]:
+        return [array.__array_interface__["data"][0] for array in arrays]
+
+
+class Joiner:
+    """Puts batches together.
+
+    Parameters:
+        collate: makes the batch of all samples.
+        column: what finds large arrays that need not be stacked.
+
+    """
+
+    def __init__(
+        self, collate: Callable[[Sequence[Any]], Any] = default_collate, column: type[Column] = Column
+    ) -> None:
+        self._collate = collate
+        self._column = column
+        self._joined = 0
+        self._joined_s = 0.0
+
+    @property
+    def join_s(self) -> float:
+        """How long it takes to put a batch together; not one whose pieces share no slot though others do."""
+        return self._joined_s / self._joined if self._joined else 0.0
+
+    def is_in_vain(self, job: Job) -> bool:
+        """Whether workers cannot make pieces of batches like this one."""
+        return any(piece.result is not None and piece.result.kind == WHOLE for piece in job.pieces)
+
+    def join(self, pool: BatchPool, job: Job) -> Any:
+        """Return the batch of which all pieces have come.
+
+        Raises NotInPieces where one worker is to make it.
+        """
+        start_s = time.thread_time()  # of this thread alone: workers may want the same core
+        if self.is_in_vain(job):
+            raise NotInPieces
+        try:
+            batch = self._collated(pool, job)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            raise NotInPieces from error
+        if job.shared is not None or not pool.knows_columns:
+            self._joined += 1
+            self._joined_s += time.thread_time() - start_s
+        return batch
+
+    def _collated(self, pool: BatchPool, job: Job) -> Any:
+        opened, memory = pool.open_pieces(job)
+        samples: list[Any] = []
+        failures: list[Failure] = []
+        for piece in opened:
+            if isinstance(piece, Survivors):
+                piece, failed = piece
+                failures += failed
+            samples += piece
+        with use(None, (), self._column(memory)):
+            batch = self._collate(samples) if samples else None
+        return Survivors(batch, failures) if failures or job.skips else batch
