@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from operator import countOf
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import _utils
 
@@ -32,27 +33,31 @@ def collate_joined(samples: Sequence[Any]) -> Any:
             if kind is dict:
                 return {key: collate_joined([sample[key] for sample in samples]) for key in first}
             return [*map(collate_joined, zip(*samples, strict=False))]  # they are of one length
-        whole = arena.whole(samples) if kind is torch.Tensor else None
+        whole = arena.whole(samples) if kind is torch.Tensor or kind is np.ndarray else None
         if whole is not None:
             return whole
     return _collate.default_collate(samples)
 
 
 class TensorColumn(Column):
-    """Finds the tensors that are all the rows of a column."""
+    """Finds the tensors, or the arrays, that are all the rows of a column."""
 
     __slots__ = ()
 
     def whole(self, arrays: Sequence[Any]) -> Any:
+        first = arrays[0]
+        if type(first) is np.ndarray:
+            array = super().whole(arrays)
+            return None if array is None else torch.from_numpy(array)
         room = self._room(arrays)
-        return (
-            None
-            if room is None
-            else torch.frombuffer(room, dtype=arrays[0].dtype).view(len(arrays), *arrays[0].shape)
-        )
+        if room is None:
+            return None
+        return torch.frombuffer(room, dtype=first.dtype).view(len(arrays), *first.shape)
 
     def are_alike(self, arrays: Sequence[Any]) -> bool:
         first = arrays[0]
+        if type(first) is np.ndarray:
+            return super().are_alike(arrays)
         if type(first) is not torch.Tensor or first.nbytes < SMALL_BYTES or not first.is_cpu:
             return False
         return all(
@@ -66,4 +71,6 @@ class TensorColumn(Column):
         )
 
     def addresses(self, arrays: Sequence[Any]) -> list[int]:
+        if type(arrays[0]) is np.ndarray:
+            return super().addresses(arrays)
         return [tensor.data_ptr() for tensor in arrays]

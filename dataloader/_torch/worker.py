@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from operator import countOf
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import _utils
 
@@ -33,6 +34,7 @@ _ROW_TYPES = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 }
+_ARRAY_TYPES = frozenset("?bBhilqefdFD")  # that torch has too
 MAX_NUMBERS = arena.SMALL_BYTES // 8  # more are better off in the slot
 _ORIGINALS = {  # of what is replaced in a worker, unless the user has replaced it
     torch.Tensor: _collate.collate_tensor_fn,
@@ -108,13 +110,15 @@ def _stack(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
 
 
 class TensorRows(Rows):
-    """The rows of a batch of tensors."""
+    """The rows of a batch of tensors, or of arrays, which become tensors."""
 
     __slots__ = ()
 
     plain = Rows.plain | {torch.Tensor}
 
     def takes(self, value: Any) -> bool:
+        if type(value) is np.ndarray:
+            return super().takes(value) and value.dtype.char in _ARRAY_TYPES
         if type(value) is not torch.Tensor or not value.is_cpu or value.is_nested:
             return False
         if value.layout is not torch.strided or value.requires_grad or value.dtype not in _ROW_TYPES:
@@ -122,6 +126,8 @@ class TensorRows(Rows):
         return bool(value.nbytes >= self.least_bytes)
 
     def new_array(self, first: Any) -> Any:
+        if type(first) is np.ndarray:
+            return super().new_array(first)
         shape, room = (self.count, *first.shape), self.room_for(first)
         if room is None:
             return torch.empty(shape, dtype=first.dtype, device="cpu")
@@ -171,6 +177,10 @@ def _collate_fast(samples: Sequence[Any]) -> Any:
             return {key: _collate_fast([sample[key] for sample in samples]) for key in first}
         return [*map(_collate_fast, zip(*samples, strict=False))]  # they are of one length
     collate_fn = _collate_fns.get(kind)
+    if collate_fn is _collate.collate_numpy_array_fn and _collate_fns.get(torch.Tensor) is _stack:
+        whole = arena.whole(samples)
+        if whole is not None:
+            return torch.from_numpy(whole)
     if collate_fn is None:
         return _collate.default_collate(samples)
     if are_alike and len(samples) < MAX_NUMBERS:
