@@ -60,10 +60,9 @@ class Arena:
 
     def agree(self, columns: bytes, wanted_bytes: int) -> None:
         """Have room for ``columns``, where those who make other pieces have it too, or else in new memory."""
-        if columns == self._columns and wanted_bytes <= self.memory.nbytes:
-            self._left_bytes = wanted_bytes
-        elif self._columns is not None or wanted_bytes > self.memory.nbytes:
+        if self._columns not in (None, columns) or wanted_bytes > self.memory.nbytes:
             self._grow(wanted_bytes)
+        self._left_bytes = wanted_bytes  # nothing but rows lies there
         self.agreed = columns
 
     def _grow(self, wanted_bytes: int) -> None:

@@ -144,7 +144,7 @@ class BatchPool(WorkerPool):
         """Hand out batches of indices, in order."""
         todo = self._epoch.todo
         for job in list(todo):
-            link = ledger.choose(links, job, limit)
+            link = ledger.choose(links, job, 1 if self._is_to_learn(job) else limit)
             if self._has_too_many_at_work() or (link is None and not (job.is_suspect and links)):
                 return
             if link is None:
@@ -197,13 +197,17 @@ class BatchPool(WorkerPool):
             lease.slot.holder = lease.holder
         link.unsent.append(lease)
 
+    def _is_to_learn(self, job: Job) -> bool:
+        """Whether it is better to wait until the first piece has shown where the rows of others may lie."""
+        return job.piece is not None and self._columns is None and not self.batches_done
+
     def _slot_for(self, job: Job) -> Slot | None:
         """Return a slot to lend: to all pieces of a batch the same, once it is known where their rows lie."""
         if job.piece is None or self._columns is None:
             return self._slots.pick()
         whole = job.whole
         if whole.shared is None and not whole.has_begun:
-            whole.shared = self._slots.pick()
+            whole.share(self._slots.pick(), self._columns)
         return whole.shared or self._slots.pick()
 
     def _send_unsent(self, link: Link) -> None:
@@ -266,7 +270,8 @@ class BatchPool(WorkerPool):
         slot = lease.slot
         lent = None if slot is None else (slot.id, slot.size_bytes)
         order, is_to_map = self._order(lease.job, link), link.is_to_map(slot)
-        columns = self._columns if slot is not None and slot is lease.job.whole.shared else None
+        whole = lease.job.whole
+        columns = whole.columns if slot is not None and slot is whole.shared else None
         return Task(lease.seq, order, lent, is_to_map, tuple(link.forget), columns)
 
     def _order(self, job: Job, link: Link | None = None) -> Order:
@@ -343,6 +348,8 @@ class BatchPool(WorkerPool):
             if slot is not None:
                 slot.holder = job.whole
             job.slot = slot
+            if slot is not None and result.columns is not None and job.whole.shared is None:
+                job.whole.share(slot, result.columns)
             job.result = result
             if job.whole.is_done:
                 self._judge_deaths(job)

@@ -6,8 +6,8 @@
     consumer   all samples  -->  collate; where large arrays are all the rows of a column, the column itself
 
 So a batch is collated by the function that would have collated it in one worker, of the same samples: it is
-the same batch. Where the rows do not lie together, because a sample differs or it is the first batch and no
-slot was shared, their arrays are stacked as others are.
+the same batch. The first pieces of all find no slot to share: their rows are copied into the one that came
+first. Where rows do not lie together, because a sample differs or was skipped, arrays are stacked.
 
 Only samples of plain types come in pieces, and only for ``default_collate``: see ``Rows.are_plain``. What
 cannot be put together is made anew by one worker as a whole, whatever the reason, so that errors too are
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from ctypes import memmove
 from typing import Any
 
 import numpy as np
@@ -56,18 +57,30 @@ class Column(NoRows):
         )
 
     def _room(self, arrays: Sequence[Any]) -> memoryview | None:
-        """Return the memory of ``arrays`` if they are alike and lie there one behind the other."""
+        """Return the memory of ``arrays`` if they are alike and lie there one behind the other.
+
+        Those that lie elsewhere are put into their rows, which nobody else can have written: nothing but rows
+        lies in memory that pieces share.
+        """
         if self._memory is None or not self.are_alike(arrays):
             return None
         size_bytes = arrays[0].nbytes
+        count = len(arrays)
         addresses = self.addresses(arrays)
-        end = addresses[0] + size_bytes * len(arrays)
-        start = addresses[0] - self._address
-        if start < 0 or end > self._address + self._memory.nbytes:
+        end = self._address + self._memory.nbytes
+        found = next((i for i in range(count) if self._address <= addresses[i] < end), None)
+        if found is None:
             return None
-        if addresses != [*range(addresses[0], end, size_bytes)]:
+        start = addresses[found] - found * size_bytes
+        if start < self._address or start + count * size_bytes > end:
             return None
-        return self._memory[start : start + size_bytes * len(arrays)]
+        for row, address in zip(range(start, start + count * size_bytes, size_bytes), addresses, strict=True):
+            if address != row:
+                if self._address <= address < end:
+                    return None
+                memmove(row, address, size_bytes)
+        offset = start - self._address
+        return self._memory[offset : offset + count * size_bytes]
 
     def are_alike(self, arrays: Sequence[Any]) -> bool:
         """Whether they are large arrays that can be the rows of one."""
@@ -105,7 +118,7 @@ class Joiner:
 
     @property
     def join_s(self) -> float:
-        """How long it takes to put a batch together; not one whose pieces share no slot though others do."""
+        """How long it takes to put a batch together; those few whose rows had to be copied do not count."""
         return self._joined_s / self._joined if self._joined else 0.0
 
     def is_in_vain(self, job: Job) -> bool:
@@ -126,7 +139,7 @@ class Joiner:
             if is_interrupt(error):
                 raise
             raise NotInPieces from error
-        if job.shared is not None or not pool.knows_columns:
+        if not pool.knows_columns or all(piece.slot is job.shared for piece in job.pieces):
             self._joined += 1
             self._joined_s += time.thread_time() - start_s
         return batch

@@ -48,12 +48,14 @@ class Job:
         slot: where the result lies, or None.
         pieces: in which it is made; none: as a whole.
         shared: the slot into which all pieces write their rows, or None.
+        columns: what is to lie there.
         batch: the result, opened.
         delivered: the user has it.
     """
 
     __slots__ = (
         "batch",
+        "columns",
         "deaths",
         "delivered",
         "error",
@@ -83,6 +85,7 @@ class Job:
         self.result: Result | None = None
         self.slot: Slot | None = None
         self.shared: Slot | None = None
+        self.columns: bytes | None = None
         self.batch: Any = None
         self.delivered = False
         count = len(layout(len(indices))) if in_pieces else 1
@@ -147,6 +150,11 @@ class Job:
         """The result that is an exception, the first if several are; None: there is none."""
         results = [part.result for part in self.parts]
         return next((result for result in results if result is not None and result.kind == ERROR), None)
+
+    def share(self, slot: Slot | None, columns: bytes) -> None:
+        """Have all pieces that are made from now on write their rows into ``slot``."""
+        self.columns = columns
+        self.shared = slot
 
     def slots(self) -> list[Slot]:
         """Return the slots that are its own: those of results, and what its pieces share."""

@@ -246,6 +246,7 @@ def _place(buffers: list[memoryview], arena: Arena) -> tuple[tuple[Span, ...], i
     spans = _place_in(arena, buffers)
     if spans is not None:
         return spans, *arena.take_made()
+    arena.agreed = None
     size_bytes = size_class(sum(buffer.nbytes + ALIGNMENT_BYTES for buffer in buffers))
     fd = create_memory_file("batch")
     os.ftruncate(fd, size_bytes)
