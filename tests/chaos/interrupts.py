@@ -30,9 +30,11 @@ import dataloader
 import supervisor
 from dataloader import DataLoader
 from dataloader.iterators import WorkerIterator
+from dataloader.pieces import SAMPLES_PER_PIECE
 from supervisor.channel import close_all
 from tests.chaos.killings import supervisor_pid
 from tests.chaos.storm import POLICY, Killer, kill_if_alive
+from tests.in_pieces import always_in_pieces
 from tests.processes import belongings
 from tests.toy_pool import operations, runs_handlers_after
 
@@ -54,14 +56,17 @@ class Kind:
     Parameters:
         batch_size: samples in a batch; 22,000 indices do not fit into a message, nor does the task then.
         numbers: how many numbers a sample holds.
+        in_pieces: make each batch in two pieces.
     """
 
     batch_size: int
     numbers: int
+    in_pieces: bool = False
 
 
 INLINE = Kind(batch_size=4, numbers=4)
 IN_SLOTS = Kind(batch_size=4, numbers=3000)
+IN_PIECES = Kind(batch_size=2 * SAMPLES_PER_PIECE, numbers=8200, in_pieces=True)  # and into one slot
 LARGE_TASKS = Kind(batch_size=22_000, numbers=1)
 
 
@@ -440,7 +445,7 @@ def figures(
     before = belongings()
     striker = AtRandom(error, seed=3)
     start_s = time.monotonic()
-    with loader_of(kind, BATCHES, start_method) as loader:
+    with always_in_pieces(kind.in_pieces), loader_of(kind, BATCHES, start_method) as loader:
         killed = interrupt_at_random(loader, striker, 1000, take, kills_per_epoch)
     duration_s = time.monotonic() - start_s
     landed = striker.landed
@@ -456,7 +461,7 @@ def figures_of_everywhere(kind: Kind, start_method: str, kills_per_epoch: int) -
     """Interrupt at every place; give the figures, a line each."""
     before = belongings()
     striker = Everywhere(visits=3)
-    with loader_of(kind, BATCHES, start_method) as loader:
+    with always_in_pieces(kind.in_pieces), loader_of(kind, BATCHES, start_method) as loader:
         interrupt_everywhere(loader, striker, epochs=5, kills_per_epoch=kills_per_epoch)
     struck = sum(striker.strikes.values())
     yield f"{start_method}, {kind}: struck {struck} times, at {len(striker.strikes)} places of our code"
@@ -468,7 +473,7 @@ def main() -> None:
     """Print the figures."""
     logging.getLogger("supervisor").setLevel(logging.ERROR)
     lines: list[Iterator[str]] = []
-    for start_method, kind, kills in product(("fork", "forkserver"), (INLINE, IN_SLOTS), (0, 20)):
+    for start_method, kind, kills in product(("fork", "forkserver"), (INLINE, IN_SLOTS, IN_PIECES), (0, 20)):
         for error, take in product((Interrupt, KeyboardInterrupt), (take_by_next, take_by_for)):
             lines.append(figures(kind, start_method, error, take, kills))
         lines.append(figures_of_everywhere(kind, start_method, kills))

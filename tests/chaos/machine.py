@@ -37,15 +37,19 @@ from hypothesis.stateful import (
 from numpy.typing import NDArray
 
 from dataloader import DataLoader
+from dataloader.pieces import SAMPLES_PER_PIECE
 from tests.chaos.interrupts import AtRandom, Interrupt, take_by_next
 from tests.chaos.ownership import double_owners
 from tests.chaos.storm import POLICY, SIGKILL, SIGSEGV, SIGTERM, kill_if_alive
 from tests.forks import in_child
+from tests.in_pieces import always_in_pieces
 from tests.processes import belongings, living_descendants, wait_until
 
 BATCHES = 12
-BATCH_SIZE = 2
-NUMBERS = 5000  # in a sample: two do not fit into a message
+NUMBERS = {
+    2: 5000,
+    2 * SAMPLES_PER_PIECE: 8200,
+}  # by batch size: one, or a row of it, is no message
 MAX_ITERATORS = 2
 HELD = 3  # batches that are kept for a while, to see that nobody writes into them
 STOPPED_S = 0.02
@@ -57,17 +61,20 @@ Batch = tuple[NDArray[np.int64], NDArray[np.float64]]
 class Noise:
     """Samples that draw at random: whoever makes them anew makes the same."""
 
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+
     def __len__(self) -> int:
-        return BATCHES * BATCH_SIZE
+        return BATCHES * self.batch_size
 
     def __getitem__(self, index: int) -> tuple[int, NDArray[np.float64]]:
-        return index, np.full(NUMBERS, random.random() + np.random.rand())
+        return index, np.full(NUMBERS[self.batch_size], random.random() + np.random.rand())
 
 
 @cache
-def reference(seed: int, epoch: int) -> list[bytes]:
+def reference(batch_size: int, seed: int, epoch: int) -> list[bytes]:
     """Return the batches of an epoch as bytes."""
-    loader = DataLoader(Noise(), batch_size=BATCH_SIZE, shuffle=True, seed=seed)
+    loader = DataLoader(Noise(batch_size), batch_size=batch_size, shuffle=True, seed=seed)
     loader.set_epoch(epoch)
     return [content(batch) for batch in loader]
 
@@ -135,15 +142,25 @@ class LoaderMachine(RuleBasedStateMachine):
         num_workers=st.integers(1, 3),
         persistent=st.booleans(),
         in_order=st.booleans(),
+        batch_size=st.sampled_from(list(NUMBERS)),
     )
-    def make(self, seed: int, start_method: str, num_workers: int, persistent: bool, in_order: bool) -> None:
+    def make(
+        self,
+        seed: int,
+        start_method: str,
+        num_workers: int,
+        persistent: bool,
+        in_order: bool,
+        batch_size: int,
+    ) -> None:
         self.start_method = start_method
+        self.batch_size = batch_size
         self._make(seed, num_workers, persistent, in_order)
 
     def _make(self, seed: int, num_workers: int, persistent: bool, in_order: bool) -> None:
         self.loader = DataLoader(
-            Noise(),
-            batch_size=BATCH_SIZE,
+            Noise(self.batch_size),
+            batch_size=self.batch_size,
             shuffle=True,
             seed=seed,
             num_workers=num_workers,
@@ -161,9 +178,8 @@ class LoaderMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         with self._continuing_soon():
             iterator = iter(self.loader)
-        self.readers.append(
-            Reader(iterator, list(reference(self.loader.seed, self.epoch)), self.loader.in_order)
-        )
+        to_come = list(reference(self.batch_size, self.loader.seed, self.epoch))
+        self.readers.append(Reader(iterator, to_come, self.loader.in_order))
         self.epoch += 1
 
     @precondition(lambda self: self.readers)
@@ -324,7 +340,8 @@ PROFILE = settings(
 def run(examples: int, *, derandomize: bool) -> None:
     """Run so many examples, the same ones each time or new ones."""
     profile = settings(PROFILE, max_examples=examples, derandomize=derandomize, database=None)
-    run_state_machine_as_test(LoaderMachine, settings=profile)
+    with always_in_pieces():
+        run_state_machine_as_test(LoaderMachine, settings=profile)
 
 
 def main(examples: int = 300) -> None:

@@ -1,7 +1,8 @@
 """Who owns each slot, told from what a BatchPool writes first and derives nothing from: leases and results.
 
 A slot belongs to the job whose lease lends it or whose result lies in it, until that is delivered; and then
-to the user's arrays. These checks hold at any moment between two calls, after an interrupt too.
+to the user's arrays. Pieces of one job may share it. These checks hold at any moment between two calls, after
+an interrupt too.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ def _double_owners(pool: BatchPool) -> Iterator[str]:
         owners = _owners(slot, leases, list(pool._epoch.jobs.values()))
         if len(owners) > 1:
             yield f"slot {slot.id} belongs to batches {sorted(job.number for job in owners)}"
-        if slot.has_view and any(lease.slot is slot and lease.job.slot is not slot for lease in leases):
+        if slot.has_view and any(lease.slot is slot and slot not in lease.job.slots() for lease in leases):
             yield f"slot {slot.id} is lent while the user sees it"
 
 
 def _owners(slot: Slot, leases: list[Lease], jobs: list[Job]) -> set[Job]:
-    lent = {lease.job for lease in leases if lease.slot is slot}
-    return lent | {job for job in jobs if job.slot is slot and not job.delivered}
+    lent = {lease.job.whole for lease in leases if lease.slot is slot}
+    return lent | {job for job in jobs if slot in job.slots() and not job.delivered}

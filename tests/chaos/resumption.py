@@ -20,7 +20,7 @@ from itertools import cycle, islice, pairwise
 from typing import Any
 
 from dataloader import DataLoader
-from tests.chaos.storm import BATCH_SIZE, POLICY, Killer, Mines, Outcome, SleepyNoise, Weather, digest_of
+from tests.chaos.storm import POLICY, Killer, Mines, Outcome, SleepyNoise, Weather, digest_of
 from tests.processes import belongings, living_descendants, wait_until
 
 WORKERS = (4, 1, 3, 2)
@@ -50,7 +50,7 @@ def run(voyage: Voyage) -> Outcome:
     outcome = Outcome()
     before = belongings()
     with tempfile.TemporaryDirectory() as folder:
-        _load(voyage, SleepyNoise(voyage.weather.batches, Mines(folder, 0, 0, 0)), outcome)
+        _load(voyage, SleepyNoise(voyage.weather, Mines(folder, 0, 0, 0)), outcome)
     wait_until(lambda: not living_descendants(), timeout_s=2.0)
     outcome.survivors = living_descendants()
     outcome.left = tuple(now - then for now, then in zip(belongings(), before, strict=True))
@@ -82,7 +82,7 @@ def _load(voyage: Voyage, dataset: SleepyNoise, outcome: Outcome) -> None:
 def _loader(weather: Weather, dataset: SleepyNoise, num_workers: int) -> DataLoader:
     return DataLoader(
         dataset,
-        batch_size=BATCH_SIZE,
+        batch_size=weather.batch_size,
         shuffle=True,
         num_workers=num_workers,
         in_order=weather.in_order,

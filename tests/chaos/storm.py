@@ -4,7 +4,7 @@
 whose samples sleep about 2 ms a batch, 110 kills of living workers an epoch at seeded random times, with fork
 and with forkserver, with workers that are kept from epoch to epoch and with workers that are not. Then those
 of mixed storms: SIGKILL, SIGSEGV and SIGTERM from outside and os._exit from inside, with 1 to 8 workers, in
-order and not. Then those over iterable datasets, with a state and without.
+order and not. Then those over iterable datasets, with a state and without, and over batches in pieces.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataloader import DataLoader, ExitReport, IterableDataset, RestartPolicy, get_worker_info
+from dataloader.pieces import SAMPLES_PER_PIECE
+from tests.in_pieces import always_in_pieces
 from tests.processes import belongings, living_descendants, wait_until
 
 SIGKILL, SIGSEGV, SIGTERM = signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM
 MIXED = (SIGKILL, SIGSEGV, SIGTERM)
 EXIT_CODE = 7
-BATCH_SIZE = 2
-SLEEP_S = 0.002 / BATCH_SIZE
-STREAM_SLEEP_S = SLEEP_S / 4  # what was drawn is drawn again after each death
+BATCH_S = 0.002  # that its samples sleep
+STREAM_BATCH_S = BATCH_S / 4  # what was drawn is drawn again after each death
 LONGEST_DELAY_S = 0.003
-NUMBERS = 4200  # in a sample: with these a batch is just too large to travel inline
 # Deaths are not counted against anybody here, and a replacement waits for nothing.
 # A storm strikes whoever is at work, at times thrice at one sample; SIGSEGV from outside reads as its crash.
 POLICY = RestartPolicy(max_restarts=100_000, period=60.0, backoff=0.0, max_attempts=20)
@@ -59,6 +59,7 @@ class Weather:
         exits: how many samples of each epoch end the first who loads them, by ``os._exit``.
         num_workers, in_order: see DataLoader.
         kind: of dataset.
+        in_pieces: make each batch in two pieces, which write their rows into one slot.
     """
 
     start_method: str
@@ -71,6 +72,16 @@ class Weather:
     num_workers: int = 4
     in_order: bool = True
     kind: Literal["map-style", "iterable", "iterable with a state"] = "map-style"
+    in_pieces: bool = False
+
+    @property
+    def batch_size(self) -> int:
+        return 2 * SAMPLES_PER_PIECE if self.in_pieces else 2
+
+    @property
+    def numbers(self) -> int:
+        """How many there are in a sample: a batch, or a row, is just too large to travel inline."""
+        return 8400 if self.in_pieces else 4200
 
     @property
     def calm(self) -> Weather:
@@ -79,27 +90,27 @@ class Weather:
 
 
 class SleepyNoise:
-    """Samples that sleep a millisecond and draw a little: what is measured is what the deaths cost."""
+    """Samples that sleep a moment and draw a little: what is measured is what the deaths cost."""
 
-    def __init__(self, batches: int, mines: Mines) -> None:
-        self.batches = batches
+    def __init__(self, weather: Weather, mines: Mines) -> None:
+        self.weather = weather
         self.mines = mines
 
     def __len__(self) -> int:
-        return self.batches * BATCH_SIZE
+        return self.weather.batches * self.weather.batch_size
 
     def __getitem__(self, index: int) -> tuple[int, float, NDArray[np.float64]]:
         if self.mines.take(index):
             os._exit(EXIT_CODE)
-        time.sleep(SLEEP_S)
-        return index, random.random(), np.full(NUMBERS, np.random.rand())
+        time.sleep(BATCH_S / self.weather.batch_size)
+        return index, random.random(), np.full(self.weather.numbers, np.random.rand())
 
 
 class NoisyStream(IterableDataset[Any]):
     """The same samples as a stream, which draws a little between them too."""
 
-    def __init__(self, batches: int) -> None:
-        self.batches = batches
+    def __init__(self, weather: Weather) -> None:
+        self.weather = weather
 
     def __iter__(self) -> Iterator[Any]:
         return self.samples_from(0)
@@ -107,9 +118,10 @@ class NoisyStream(IterableDataset[Any]):
     def samples_from(self, position: int) -> Iterator[Any]:
         info = get_worker_info()
         assert info is not None
-        for index in range(info.id, self.batches * BATCH_SIZE, info.num_workers)[position:]:
-            time.sleep(STREAM_SLEEP_S)
-            yield index, random.random(), np.full(NUMBERS, np.random.rand())
+        length = self.weather.batches * self.weather.batch_size
+        for index in range(info.id, length, info.num_workers)[position:]:
+            time.sleep(STREAM_BATCH_S / self.weather.batch_size)
+            yield index, random.random(), np.full(self.weather.numbers, np.random.rand())
 
 
 class StatefulNoisyStream(NoisyStream):
@@ -266,7 +278,7 @@ def run(weather: Weather) -> Outcome:
     """Load in such weather."""
     outcome = Outcome()
     before = belongings()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, always_in_pieces(weather.in_pieces):
         _load(weather, folder, outcome)
     wait_until(lambda: not living_descendants(), timeout_s=2.0)
     outcome.survivors = living_descendants()
@@ -275,15 +287,15 @@ def run(weather: Weather) -> Outcome:
 
 
 def _load(weather: Weather, folder: str, outcome: Outcome) -> None:
-    mines = Mines(folder, weather.batches * BATCH_SIZE, weather.epochs, weather.exits)
+    mines = Mines(folder, weather.batches * weather.batch_size, weather.epochs, weather.exits)
     datasets = {
-        "map-style": SleepyNoise(weather.batches, mines),
-        "iterable": NoisyStream(weather.batches),
-        "iterable with a state": StatefulNoisyStream(weather.batches),
+        "map-style": SleepyNoise(weather, mines),
+        "iterable": NoisyStream(weather),
+        "iterable with a state": StatefulNoisyStream(weather),
     }
     loader = DataLoader(
         datasets[weather.kind],
-        batch_size=BATCH_SIZE,
+        batch_size=weather.batch_size,
         shuffle=weather.kind == "map-style",
         num_workers=weather.num_workers,
         in_order=weather.in_order,
@@ -360,6 +372,9 @@ STREAM_STORMS = tuple(
 )
 
 
+PIECE_STORMS = tuple(replace(weather, batches=1000, kills=55, in_pieces=True) for weather in FULL)
+
+
 def figures(rough: Weather) -> Iterator[str]:
     """Run a storm; give its figures, a line each."""
     calm, storm = calm_and_storm(rough)
@@ -367,7 +382,8 @@ def figures(rough: Weather) -> Iterator[str]:
     order = "in order" if rough.in_order else "in any order"
     signals = Counter(signal.Signals(number).name for killed in storm.killed for number in killed.values())
     causes = ", ".join(f"{count} {name}" for name, count in sorted(signals.items()))
-    what = f"{rough.kind}, {rough.start_method}, {rough.num_workers} {kind}, {order}"
+    kind_of_batches = "batches in pieces" if rough.in_pieces else rough.kind
+    what = f"{kind_of_batches}, {rough.start_method}, {rough.num_workers} {kind}, {order}"
     yield f"{what}: {causes}, {storm.exits} os._exit"
     yield f"  digest {'equal' if storm.digest == calm.digest else 'DIFFERENT'}"
     ratio = storm.duration_s / calm.duration_s
@@ -383,7 +399,7 @@ def main() -> None:
     logging.getLogger("supervisor").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", "num_workers=")  # they are many on purpose
     logging.getLogger("dataloader").setLevel(logging.ERROR)
-    for weather in (*FULL, *MIXED_STORMS, *STREAM_STORMS):
+    for weather in (*FULL, *MIXED_STORMS, *STREAM_STORMS, *PIECE_STORMS):
         for line in figures(weather):
             print(line, flush=True)
 

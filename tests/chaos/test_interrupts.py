@@ -9,6 +9,7 @@ import pytest
 from tests.chaos import interrupts
 from tests.chaos.interrupts import (
     BATCHES,
+    IN_PIECES,
     IN_SLOTS,
     INLINE,
     LARGE_TASKS,
@@ -22,9 +23,12 @@ from tests.chaos.interrupts import (
     take_by_for,
     take_by_next,
 )
+from tests.in_pieces import always_in_pieces
 from tests.processes import belongings
 
-KINDS = pytest.mark.parametrize("kind", [INLINE, IN_SLOTS], ids=["inline", "in slots"])
+KINDS = pytest.mark.parametrize(
+    "kind", [INLINE, IN_SLOTS, IN_PIECES], ids=["inline", "in slots", "in pieces"]
+)
 STARTS = pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 ERRORS = pytest.mark.parametrize("error", [Interrupt, KeyboardInterrupt])
 TAKES = pytest.mark.parametrize("take", [take_by_next, take_by_for])
@@ -41,7 +45,7 @@ def interrupt_at_random(
     kind: Kind, start_method: str, error: type[BaseException], take: Take, kills_per_epoch: int = 0
 ) -> int:
     striker = AtRandom(error, seed=3)
-    with loader_of(kind, BATCHES, start_method) as loader:
+    with always_in_pieces(kind.in_pieces), loader_of(kind, BATCHES, start_method) as loader:
         killed = interrupts.interrupt_at_random(loader, striker, 1000, take, kills_per_epoch)
     assert striker.landed.inside >= 1000
     return killed
@@ -72,11 +76,13 @@ def test_interrupts_and_kills_together_lose_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "batches", "places"), [(INLINE, 150, 300), (IN_SLOTS, 150, 350)], ids=["inline", "in slots"]
+    ("kind", "batches", "places"),
+    [(INLINE, 150, 300), (IN_SLOTS, 150, 350), (IN_PIECES, 100, 400)],
+    ids=["inline", "in slots", "in pieces"],
 )
 def test_an_interrupt_at_every_place_loses_nothing(kind: Kind, batches: int, places: int) -> None:
     striker = Everywhere(visits=2)
-    with loader_of(kind, batches, "fork") as loader:
+    with always_in_pieces(kind.in_pieces), loader_of(kind, batches, "fork") as loader:
         interrupts.interrupt_everywhere(loader, striker, epochs=2, kills_per_epoch=20)
     assert len(striker.strikes) >= places
 
@@ -104,5 +110,7 @@ def test_an_interrupt_at_every_place_loses_no_task_too_large_for_a_message() -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("leave", [interrupts.close, interrupts.begin_anew])
-def test_a_loader_left_after_an_interrupt_anywhere_leaves_nothing(leave: Leave) -> None:
-    interrupts.leave_after_interrupts(IN_SLOTS, Everywhere(visits=1), leave, rounds=25)
+@pytest.mark.parametrize("kind", [IN_SLOTS, IN_PIECES], ids=["in slots", "in pieces"])
+def test_a_loader_left_after_an_interrupt_anywhere_leaves_nothing(kind: Kind, leave: Leave) -> None:
+    with always_in_pieces(kind.in_pieces):
+        interrupts.leave_after_interrupts(kind, Everywhere(visits=1), leave, rounds=25)

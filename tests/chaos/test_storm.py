@@ -51,6 +51,15 @@ def test_a_storm_changes_no_byte_and_leaves_nothing(start_method: str, persisten
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("start_method", "persistent"), LOADERS)
+def test_a_storm_over_pieces_changes_no_byte_and_leaves_nothing(start_method: str, persistent: bool) -> None:
+    weather = Weather(start_method, persistent, epochs=2, batches=100, kills=12, exits=4, in_pieces=True)
+    calm, rough = storm.calm_and_storm(weather)
+    assert all(len(killed) >= 11 for killed in rough.killed)
+    assert_survived(calm, rough)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["iterable", "iterable with a state"])
 def test_a_storm_over_streams_changes_no_byte_and_leaves_nothing(kind: Any) -> None:
     calm, rough = storm.calm_and_storm(Weather("fork", True, epochs=2, batches=100, kills=9, kind=kind))
