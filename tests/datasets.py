@@ -175,3 +175,17 @@ class Unloadable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (int, ("not a number",))
+
+
+@dataclass
+class Made(Dataset[Any]):
+    """What a function makes of each index."""
+
+    make: Callable[[int], Any]
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)

@@ -15,6 +15,7 @@ from dataloader.random_state import Setter
 from dataloader.recipe import Order, Recipe
 from dataloader.rows import ROW_BYTES
 from supervisor.page import RECORD_BYTES, Page
+from tests.datasets import Made
 from tests.equality import fingerprint
 
 COUNT = 7
@@ -23,19 +24,6 @@ SIDE = int(ROW_BYTES**0.5)
 
 def image(i: int, dtype: Any = np.uint8) -> np.ndarray[Any, Any]:
     return np.random.default_rng(i).integers(0, 100, (SIDE, SIDE)).astype(dtype)
-
-
-class Made:
-    """A dataset of what a function makes."""
-
-    def __init__(self, make: Callable[[int], Any]) -> None:
-        self.make = make
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> Any:
-        return self.make(index)
 
 
 def stacked(samples: list[Any]) -> Any:
@@ -79,7 +67,7 @@ SAMPLES: dict[str, Callable[[int], Any]] = {
 @pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)
 def test_a_batch_is_as_if_its_samples_were_stacked(make: Callable[[int], Any], size_bytes: int) -> None:
     arena = arena_of(size_bytes) if size_bytes else None
-    batch = batch_of(Made(make), arena)
+    batch = batch_of(Made(make, COUNT), arena)
     expected = default_collate([make(i) for i in range(COUNT)])
     assert fingerprint(batch) == fingerprint(expected)
 
@@ -95,9 +83,9 @@ def missing(i: int) -> Any:
 @pytest.mark.parametrize("make", [ragged, missing])
 def test_errors_are_those_of_stacking(make: Callable[[int], Any]) -> None:
     with pytest.raises((TypeError, ValueError)) as ours:
-        batch_of(Made(make), arena_of(10**8))
+        batch_of(Made(make, COUNT), arena_of(10**8))
     with pytest.raises((TypeError, ValueError)) as expected:
-        batch_of(Made(make), None, stacked)
+        batch_of(Made(make, COUNT), None, stacked)
     assert (type(ours.value), str(ours.value)) == (type(expected.value), str(expected.value))
 
 
@@ -108,7 +96,7 @@ def fails_at_three(i: int) -> Any:
 
 
 def test_a_skipped_sample_leaves_no_gap() -> None:
-    survivors = batch_of(Made(fails_at_three), arena_of(10**8), may_skip=True)
+    survivors = batch_of(Made(fails_at_three, COUNT), arena_of(10**8), may_skip=True)
     assert np.array_equal(survivors.batch, np.stack([image(i) for i in range(COUNT) if i != 3]))
 
 
@@ -122,13 +110,13 @@ def test_no_sample_outlives_the_next() -> None:
         made.append(weakref.ref(array))
         return array, i
 
-    batch_of(Made(make), arena_of(10**8))
+    batch_of(Made(make, COUNT), arena_of(10**8))
     assert max(alive) == 0
 
 
 def test_a_batch_lies_in_the_arena_once() -> None:
     arena = arena_of(10**6)
-    batch = batch_of(Made(image), arena)
+    batch = batch_of(Made(image, COUNT), arena)
     assert arena.offset_of(batch.data.cast("B")) == 0
     assert arena.used_bytes == BYTES
 

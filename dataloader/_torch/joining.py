@@ -13,6 +13,7 @@ from torch.utils.data import _utils
 from dataloader import arena
 from dataloader.arena import SMALL_BYTES
 from dataloader.joining import Column
+from dataloader.pieces import NotInPieces
 
 _collate = _utils.collate
 CONTAINERS = frozenset({dict, list, tuple})
@@ -33,6 +34,8 @@ def collate_joined(samples: Sequence[Any]) -> Any:
             if kind is dict:
                 return {key: collate_joined([sample[key] for sample in samples]) for key in first}
             return [*map(collate_joined, zip(*samples, strict=False))]  # they are of one length
+        if kind is torch.Tensor and any([tensor.requires_grad for tensor in samples]):
+            raise NotInPieces  # one worker could not send the batch either, and says why
         whole = arena.whole(samples) if kind is torch.Tensor or kind is np.ndarray else None
         if whole is not None:
             return whole

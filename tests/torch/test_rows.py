@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import default_collate
 
 from dataloader.torch import DataLoader
+from tests.datasets import Made
 from tests.torch.test_tensors import same
 
 COUNT = 36
@@ -20,19 +21,6 @@ COUNT = 36
 
 def image(i: int, dtype: Any = torch.float32) -> Any:
     return (torch.arange(3 * 64 * 64).reshape(3, 64, 64) % 50 + i).to(dtype)
-
-
-class Made:
-    """A dataset of what a function makes."""
-
-    def __init__(self, make: Callable[[int], Any]) -> None:
-        self.make = make
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> Any:
-        return self.make(index)
 
 
 SAMPLES: dict[str, Callable[[int], Any]] = {
@@ -53,7 +41,7 @@ SAMPLES: dict[str, Callable[[int], Any]] = {
 @pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)
 def test_batches_are_torchs(make: Callable[[int], Any]) -> None:
     """The first batches are made without a slot, the others with one."""
-    with DataLoader(Made(make), batch_size=4, num_workers=1, multiprocessing_context="fork") as loader:
+    with DataLoader(Made(make, COUNT), batch_size=4, num_workers=1, multiprocessing_context="fork") as loader:
         batches = list(loader)
     for i, batch in enumerate(batches):
         assert same_nest(batch, default_collate([make(4 * i + k) for k in range(4)]))
@@ -64,7 +52,7 @@ def same_nest(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same_nest(one[key], other[key]) for key in other)
     if isinstance(other, list):
         return len(one) == len(other) and all(map(same_nest, one, other))
-    return same(one, other)
+    return same(one, other) if isinstance(other, torch.Tensor) else bool(one == other)
 
 
 def of_another_shape(i: int) -> Any:
@@ -72,7 +60,9 @@ def of_another_shape(i: int) -> Any:
 
 
 def test_tensors_that_differ_are_torchs_error() -> None:
-    loader = DataLoader(Made(of_another_shape), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    loader = DataLoader(
+        Made(of_another_shape, COUNT), batch_size=4, num_workers=1, multiprocessing_context="fork"
+    )
     with loader, pytest.raises(RuntimeError, match="each tensor to be equal size"):
         list(loader)
 
@@ -104,6 +94,8 @@ def keep_apart(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 def test_who_collates_tensors_of_his_own_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(torch.utils.data._utils.collate.default_collate_fn_map, torch.Tensor, keep_apart)
-    with DataLoader(Made(image), batch_size=4, num_workers=1, multiprocessing_context="fork") as loader:
+    with DataLoader(
+        Made(image, COUNT), batch_size=4, num_workers=1, multiprocessing_context="fork"
+    ) as loader:
         for i, batch in enumerate(loader):
             assert all(same(one, image(4 * i + k)) for k, one in enumerate(batch))
