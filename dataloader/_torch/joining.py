@@ -34,7 +34,7 @@ def collate_joined(samples: Sequence[Any]) -> Any:
             if kind is dict:
                 return {key: collate_joined([sample[key] for sample in samples]) for key in first}
             return [*map(collate_joined, zip(*samples, strict=False))]  # they are of one length
-        if kind is torch.Tensor and any([tensor.requires_grad for tensor in samples]):
+        if kind is torch.Tensor and any(tensor.requires_grad for tensor in samples):
             raise NotInPieces  # one worker could not send the batch either, and says why
         whole = arena.whole(samples) if kind is torch.Tensor or kind is np.ndarray else None
         if whole is not None:
