@@ -207,7 +207,7 @@ class BatchPool(WorkerPool):
             return self._slots.pick()
         whole = job.whole
         if whole.shared is None and not whole.has_begun:
-            whole.share(self._slots.pick(), self._columns)
+            whole.share_slot(self._slots.pick(), self._columns)
         return whole.shared or self._slots.pick()
 
     def _send_unsent(self, link: Link) -> None:
@@ -327,7 +327,7 @@ class BatchPool(WorkerPool):
         self._end_lease(link, lease, None if result.kind in (WAS_CANCELLED, END) else result, slot)
         if result.kind == BATCH:
             self._slots.expects_new = bool(result.spans)
-            self.batches_done += 1 / len(lease.job.whole.parts)
+            self.batches_done += lease.job.share
             if result.columns is not None:
                 self._columns = result.columns
         if used_bytes:
@@ -349,9 +349,9 @@ class BatchPool(WorkerPool):
                 slot.holder = job.whole
             job.slot = slot
             if slot is not None and result.columns is not None and job.whole.shared is None:
-                job.whole.share(slot, result.columns)
+                job.whole.share_slot(slot, result.columns)
             job.result = result
-            if job.whole.is_done:
+            if job.deaths and job.whole.is_done:
                 self._judge_deaths(job)
         job.lease = None
         del link.leases[lease.seq]

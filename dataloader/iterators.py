@@ -255,10 +255,12 @@ class WorkerIterator:
         if pool is None:
             raise RuntimeError(CLOSED) if self._was_closed else StopIteration
         pool.require_ours()
-        self._pace.note_call()
+        if self._pace.in_pieces:
+            self._pace.note_call()
         with pool.turn:
             job, error = self._next_job(pool)
-        self._pace.note_return()
+        if self._pace.in_pieces:
+            self._pace.note_return()
         tally, bookmark = self._watch.tally, self._bookmark
         batch, delivered, skipped = job.batch, *_counts(tally, job, job.moved_bytes)
         position = _position_after(bookmark, job, error)
@@ -350,9 +352,10 @@ class WorkerIterator:
     @property
     def _next_in_pieces(self) -> bool:
         """Whether the next batch is made in pieces: the first one is, on trial."""
-        if self._joiner is None:
-            return False
-        return not self._epoch.jobs if self._pace.in_pieces is None else self._pace.in_pieces
+        in_pieces = self._pace.in_pieces
+        if in_pieces is None:
+            in_pieces = not self._epoch.jobs
+        return in_pieces and self._joiner is not None
 
     def _fill_window(self) -> None:
         while len(self._epoch.jobs) <= self._pace.ahead and self._sampler_error is None:

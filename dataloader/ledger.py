@@ -107,6 +107,11 @@ class Job:
         return self.number
 
     @property
+    def share(self) -> float:
+        """How much of its batch it is."""
+        return 1.0
+
+    @property
     def parts(self) -> Sequence[Job]:
         """What is leased to make it: its pieces, or itself."""
         return self.pieces or (self,)
@@ -122,11 +127,9 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        if self.error is not None or self.is_left_out:
+        if self.result is not None or self.error is not None or self.is_left_out:
             return True
-        if self.pieces:
-            return None not in [piece.result for piece in self.pieces]
-        return self.result is not None
+        return bool(self.pieces) and None not in [piece.result for piece in self.pieces]
 
     @property
     def is_suspect(self) -> bool:
@@ -138,7 +141,9 @@ class Job:
 
     @property
     def moved_bytes(self) -> int:
-        return sum([part.result.moved_bytes for part in self.parts if part.result is not None])
+        if self.result is not None:
+            return self.result.moved_bytes
+        return sum([piece.result.moved_bytes for piece in self.pieces if piece.result is not None])
 
     @property
     def has_begun(self) -> bool:
@@ -148,10 +153,12 @@ class Job:
     @property
     def failure(self) -> Result | None:
         """The result that is an exception, the first if several are; None: there is none."""
-        results = [part.result for part in self.parts]
-        return next((result for result in results if result is not None and result.kind == ERROR), None)
+        for part in self.parts:
+            if part.result is not None and part.result.kind == ERROR:
+                return part.result
+        return None
 
-    def share(self, slot: Slot | None, columns: bytes) -> None:
+    def share_slot(self, slot: Slot | None, columns: bytes) -> None:
         """Have all pieces that are made from now on write their rows into ``slot``."""
         self.columns = columns
         self.shared = slot
@@ -163,9 +170,11 @@ class Job:
 
     def let_go(self) -> None:
         """Part from slots and pieces, lest they wait for the garbage collector."""
-        for slot in [*[part.slot for part in self.parts], self.shared]:
-            if slot is not None:
-                slot.holder = None
+        for part in self.parts:
+            if part.slot is not None:
+                part.slot.holder = None
+        if self.shared is not None:
+            self.shared.holder = None
         self.pieces = ()
         self.shared = None
 
@@ -197,6 +206,10 @@ class Piece(Job):
     @property
     def piece(self) -> int:
         return self._piece
+
+    @property
+    def share(self) -> float:
+        return 1 / len(layout(len(self.indices)))
 
     @property
     def round(self) -> int:
@@ -292,7 +305,8 @@ class Epoch:
         if number not in self.jobs:
             job = self.new_job(number, indices, mark, in_pieces)
             self.jobs[number] = job
-            self.todo.update(dict.fromkeys(job.parts))
+            for part in job.parts:
+                self.todo[part] = None
 
     def want_only(self, number: int, indices: Sequence[Any], mark: Mark | None = None) -> Job:
         """Want a batch, and no other; return its job."""
@@ -306,7 +320,7 @@ class Epoch:
     def wants(self, job: Job) -> bool:
         """Whether it, or the batch that it is a piece of, is still to be delivered."""
         whole = job.whole
-        return self.jobs.get(job.number) is whole and job in whole.parts
+        return self.jobs.get(job.number) is whole and (job is whole or job in whole.pieces)
 
     def make_whole(self, job: Job) -> None:
         """Have one worker make a batch of which all pieces had come: it cannot be made of them."""
