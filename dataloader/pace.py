@@ -25,7 +25,7 @@ CHEAP_BYTES = 8192
 CHEAP_AHEAD = 8  # batches per worker
 BATCHES_PER_LOOK = 32
 AHEAD_WHILE_WAITING = 2  # batches or pieces per worker: one in hand, one to go on with
-IN_PIECES_S = 0.001  # of each worker's time for a batch, at least
+IN_PIECES_S = 0.003  # of each worker's time for a batch, at least
 JOIN_SHARE = 0.1  # of that, at most, for the user's process to put it together
 RECENT_AWAY = 32  # calls of next()
 
