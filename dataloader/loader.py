@@ -47,7 +47,8 @@ class DataLoader(SupervisedLoader):
             ``batch_size=None`` ``default_convert``.
         pin_memory, pin_memory_device: for tensors; NumPy arrays cannot be pinned.
         drop_last: leave out a last batch that is not full.
-        timeout: seconds that a worker may work on one batch; 0: no limit. One that takes longer is ended, and
+        timeout: seconds that a worker may work on one batch, or on its piece of one that several workers
+            make; 0: no limit. One that takes longer is ended, and
             its work tried again. Unlike torch's it does not bound the wait for a batch.
         worker_init_fn: called with the worker's id in each worker before its first sample, in a replacement
             too.

@@ -53,7 +53,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co], SupervisedLoader, SeenByAcce
         dataset, batch_size, shuffle, sampler, batch_sampler, collate_fn, pin_memory, drop_last, in_order:
             as for torch's loader.
         num_workers: worker processes; 0 loads in this process.
-        timeout: seconds that a worker may work on one batch; 0: no limit. One that takes longer is ended, and
+        timeout: seconds that a worker may work on one batch, or on its piece of one that several workers
+            make; 0: no limit. One that takes longer is ended, and
             its work tried again. Unlike torch's it does not bound the wait for a batch.
         worker_init_fn: called with the worker's id in each worker before its first sample, in a replacement
             too, with all random generators seeded by ``get_worker_info().seed``.
