@@ -28,7 +28,6 @@ import select
 import signal
 import time
 from collections import deque
-from dataclasses import dataclass, replace
 
 from supervisor import child, exceptions, launch
 from supervisor.channel import Channel, close_all, opened
@@ -59,25 +58,14 @@ from supervisor.oom import OomWatch, what_would_help
 from supervisor.own_cgroups import ORPHANED_S, OwnCgroups
 from supervisor.page import PageFile
 from supervisor.payload import Payload
-from supervisor.policy import RestartWindow
 from supervisor.relay import Relay
-from supervisor.report import ExitReport
+from supervisor.replacements import Replacements
 from supervisor.stopping import OrderedStop
 from supervisor.surroundings import Surroundings
 from supervisor.verdict import ExitReason, MemoryFacts
 from supervisor.worker import Remains, Worker
 
 FLUSH_S = 0.5  # for what workers wrote last, where it is read slowly
-
-
-@dataclass(frozen=True)
-class Restart:
-    """A replacement that is due at some time, for a worker whose death was noticed at another."""
-
-    due_s: float
-    worker: int
-    restarts: int
-    death_s: float
 
 
 def supervise_fresh(control_fd: int, pages_fd: int, settings: Settings) -> None:
@@ -121,10 +109,7 @@ class Supervisor:
         self._num_workers = 0
         self._run = 0  # number of the last Start that was obeyed
         self._workers: dict[int, Worker] = {}  # by pid
-        self._window = RestartWindow(settings.policy) if settings.policy else None
-        self._someone_was_ready = False
-        self._restarts: list[Restart] = []
-        self._gave_up = False
+        self._replacements = Replacements(settings)
         self._check_wanted = False
         self._stop: OrderedStop | None = None
         self._lifeline_fd: int | None = None
@@ -192,7 +177,7 @@ class Supervisor:
 
     def _next_due_s(self) -> float:
         stop = [] if self._stop is None else [self._stop.next_s]
-        return min([self._next_reading_s, *(restart.due_s for restart in self._restarts), *stop])
+        return min([self._next_reading_s, *(restart.due_s for restart in self._replacements.waiting), *stop])
 
     def _consumer_is_gone(self, ready: set[int]) -> bool:
         if self._consumer_fd is not None:
@@ -235,7 +220,7 @@ class Supervisor:
             case End(pid, reason, because) if pid in self._workers:
                 self._workers[pid].end(reason, because)
             case Judge(pid, counts):
-                self._judge(pid, counts)
+                self._say_gave_up(self._replacements.judge(pid, time.monotonic(), counts=counts))
             case Stop():
                 self._begin_stop()
 
@@ -247,9 +232,7 @@ class Supervisor:
         if start.payload is not None:
             self._take_payload(start.payload.received(brought))
         self._run, self._num_workers = start.run, start.workers
-        self._someone_was_ready, self._gave_up = start.resumes, False
-        if self._settings.policy is not None:
-            self._window = RestartWindow(self._settings.policy)
+        self._replacements = Replacements(self._settings, resumes=start.resumes)
         self._oom.look_around()
         self._own_cgroups.settle_in(self._oom.group)
         for worker in range(start.workers):
@@ -344,8 +327,12 @@ class Supervisor:
         del self._workers[worker.pid]
         self._own_cgroups.leave(worker.cgroup)
         is_unasked = report.reason is not ExitReason.CLOSED and self._stop is None
-        retired = is_unasked and self._shrinks_after(report)
-        gave_up = self._decide_on(report, worker) if is_unasked and not retired else None
+        retired = is_unasked and self._replacements.shrinks_after(report, len(self._workers))
+        gave_up = None
+        if is_unasked and not retired:
+            was_ready = bool(worker.page.ready_s)
+            now_s = time.monotonic()
+            gave_up = self._replacements.decide(report, worker.restarts, now_s, was_ready=was_ready)
         self._say(Died(report, exception, gave_up, retired))
 
     def _advice(self, memory: MemoryFacts) -> str:
@@ -354,73 +341,27 @@ class Supervisor:
         inherited_bytes = 0 if self._settings.start_method == "spawn" else ours_bytes
         other_bytes = consumer_bytes + (0 if self._settings.start_method == "fork" else ours_bytes)
         worker_bytes = max(0, memory.peak_bytes - inherited_bytes)
-        return what_would_help(memory, len(self._workers) + len(self._restarts), worker_bytes, other_bytes)
-
-    def _shrinks_after(self, report: ExitReport) -> bool:
-        """Whether the others go on without a replacement: never without any of them."""
-        shrinks = self._settings.policy is not None and self._settings.policy.shrink_on_oom
-        others = len(self._workers) + len(self._restarts)
-        return shrinks and report.reason is ExitReason.OOM_KILLED and others > 0 and not self._gave_up
-
-    def _decide_on(self, report: ExitReport, worker: Worker) -> str | None:
-        """Replace a dead worker, now or later, or give up and return why."""
-        now = time.monotonic()
-        why = self._why_not_replace(now, report, worker)
-        if isinstance(why, str):
-            return why if self._give_up() else None
-        if not self._gave_up:
-            self._restarts.append(Restart(now + why, worker.worker, worker.restarts + 1, now))
-        return None
-
-    def _why_not_replace(self, now: float, report: ExitReport, worker: Worker) -> float | str:
-        """Return after how many seconds to replace, or why not to."""
-        if report.reason is ExitReason.MEMORY_LIMIT:
-            return 0.0  # it was our choice
-        if self._window is None:
-            return "It was not replaced, because restart=None."
-        if self._settings.judges and report.task is not None:
-            self._window.hold(report.pid, now, reason=report.reason.value)
-            return 0.0
-        during_startup = not worker.page.ready_s
-        if during_startup and not self._someone_was_ready:
-            return "It died in its start-up, before any worker was ready."
-        if during_startup and worker.restarts == 0 and report.reason is ExitReason.EXCEPTION:
-            return "Its start-up failed."
-        # A kill from outside says nothing of the start-up: it counts in the window alone.
-        fails = during_startup and report.reason is not ExitReason.KILLED
-        delay_s = self._window.allow(now, during_startup=fails, reason=report.reason.value)
-        return self._window.why_exhausted() if delay_s is None else delay_s
-
-    def _judge(self, pid: int, counts: bool) -> None:
-        if self._window is None:
-            return
-        self._window.judge(pid, counts=counts, now=time.monotonic())
-        if self._window.is_exhausted and self._give_up():
-            self._say(GaveUp(self._window.why_exhausted()))
-
-    def _give_up(self) -> bool:
-        """Replace nobody from now on; return whether that is new."""
-        is_new, self._gave_up = not self._gave_up, True
-        self._restarts.clear()
-        return is_new
+        workers = len(self._workers) + len(self._replacements.waiting)
+        return what_would_help(memory, workers, worker_bytes, other_bytes)
 
     def _restart_due(self) -> None:
-        now = time.monotonic()
-        for restart in [restart for restart in self._restarts if restart.due_s <= now]:
-            self._restarts.remove(restart)
+        for restart in self._replacements.take_due(time.monotonic()):
             try:
                 self._make_worker(restart.worker, restart.restarts, restart.death_s)
             except OSError as error:
-                if self._give_up():
-                    self._say(GaveUp(f"It could not be replaced: {error}."))
+                is_new = self._replacements.give_up()
+                self._say_gave_up(f"It could not be replaced: {error}." if is_new else None)
+                return
+
+    def _say_gave_up(self, why: str | None) -> None:
+        """Say why nobody is replaced from now on, if so."""
+        if why is not None:
+            self._say(GaveUp(why))
 
     def _note_progress(self) -> None:
-        """A completed task resets the back-off, also of replacements that are waiting."""
         progressed = [worker.has_progressed() for worker in self._workers.values()]
-        if self._window is not None and any(progressed):
-            self._window.progress()
-            now = time.monotonic()
-            self._restarts = [replace(restart, due_s=min(restart.due_s, now)) for restart in self._restarts]
+        if any(progressed):
+            self._replacements.note_progress(time.monotonic())
 
     def _announce_ready(self) -> None:
         try:
@@ -429,18 +370,17 @@ class Supervisor:
             return
         for worker in self._workers.values():
             if worker.page.ready_s and not worker.announced:
-                worker.announced = self._someone_was_ready = True
+                worker.announced = True
                 self._inspector.note_ready(worker, time.monotonic())
                 self._own_cgroups.check(worker.cgroup)
-                if self._window is not None:
-                    self._window.startup_succeeded()
+                self._replacements.note_ready()
                 death_s = worker.replaces_death_s
                 replaced_s = None if death_s is None else worker.page.ready_s - death_s
                 self._say(Ready(worker.worker, worker.pid, replaced_s))
 
     def _answer_check(self) -> None:
         """Answer once no death is being dealt with; a replacement in start-up counts as dealt with."""
-        if self._check_wanted and not self._restarts:
+        if self._check_wanted and not self._replacements.waiting:
             self._check_wanted = False
             self._say(Checked())
 
@@ -460,7 +400,7 @@ class Supervisor:
     def _begin_stop(self) -> None:
         """Stop all workers at once. Their pipes are closed: they have a while to end by themselves."""
         if self._stop is None:
-            self._restarts.clear()
+            self._replacements.waiting.clear()
             self._stop = OrderedStop(time.monotonic(), self._settings.close_s, self._settings.terminate_s)
 
     def _enforce_stop(self) -> None:

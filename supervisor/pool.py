@@ -30,8 +30,10 @@ from types import TracebackType
 
 from supervisor import exceptions
 from supervisor import handle as supervisor_handle
-from supervisor.channel import Channel, Message, MessageLost, QuietSocket, Raw, adopt_socket, discard, opened
+from supervisor.breakage import Breakage
+from supervisor.channel import Channel, Message, MessageLost, Raw, opened
 from supervisor.child import Serve, Setup
+from supervisor.ends import Ends
 from supervisor.handle import SupervisorHandle
 from supervisor.linux import fill_standard_descriptors, own, require_linux
 from supervisor.messages import (
@@ -60,10 +62,10 @@ from supervisor.report import ExitReport, WorkerDiedError, supervisor_report
 from supervisor.revival import Demise, Succession, end_orphans, orphan_report
 from supervisor.verdict import ExitReason
 from supervisor.waiting import Bell, NotRunning, PipePoller
+from supervisor.worker_pipes import EOF_WITHOUT_DEATH_S, WorkerPipes
 
 START_METHODS = ("forkserver", "fork", "spawn")
 STARTUP_WARNING_S = 30.0
-EOF_WITHOUT_DEATH_S = 0.5
 PARTING_S = 1.0
 
 logger = logging.getLogger("supervisor")
@@ -90,7 +92,6 @@ class WorkerPool:
         workers: the living PoolWorker of each id; none of a dead one until its replacement has started.
         retired: the ids of those that are not replaced, by ``RestartPolicy(shrink_on_oom=True)``; a later
             ``start`` starts as many fewer.
-        reports: the ExitReport of every end so far, oldest first; ordered stops included.
         lifeline: when this object is dropped, the workers are stopped: whoever uses them may take it over.
         turn: a lock, to be held by who uses the pool where another thread may call ``close``.
 
@@ -130,7 +131,6 @@ class WorkerPool:
         self.num_workers = num_workers
         self.workers: dict[int, PoolWorker] = {}
         self.retired: set[int] = set()
-        self.reports: list[ExitReport] = []
         self.lifeline: select.epoll | None = None
         self.turn = threading.RLock()
         self._user: int | None = None  # the thread that started the workers or checked them last
@@ -152,10 +152,10 @@ class WorkerPool:
         self._bell = Bell()
         self._supervisor: SupervisorHandle | None = None
         self._by_pid: dict[int, PoolWorker] = {}  # until their death is told
-        self._sockets: dict[int, QuietSocket] = {}
+        self._pipes = WorkerPipes()
         self._poller: PipePoller | None = None  # None: to be made anew
-        self._unread: dict[int, tuple[int, deque[Raw]]] = {}  # by pid: worker, what it left in its pipe
-        self._ended: dict[int, float] = {}  # by pid: when its pipe ended, until its death is told
+        self._ends = Ends()
+        self._breakage = Breakage()
         self._last_event = 0
         self._succession = Succession(start_method, policy)
         self._revival_due_s: float | None = None  # the supervisor is dead and buried
@@ -166,12 +166,7 @@ class WorkerPool:
         self._run = 0
         self._started_workers = num_workers
         self._stopped = True  # all that belong to this run
-        self._gave_up: str | None = None
-        self._failure: bytes | None = None
-        self._start_error: bytes | None = None
-        self._last_exception: bytes | None = None
         self._supervisor_exception: bytes | None = None  # what ended it
-        self._told_before = 0  # reports before the last start()
         self._inherited = False
         _live.add(self)
 
@@ -182,6 +177,11 @@ class WorkerPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def reports(self) -> list[ExitReport]:
+        """The ExitReport of every end so far, oldest first; ordered stops included."""
+        return self._ends.reports
 
     # ---- starting --------------------------------------------------------------------------------
 
@@ -240,8 +240,8 @@ class WorkerPool:
         if supervisor is not self._supervisor:
             self._supervisor, self._last_event, self._poller = supervisor, 0, None
             self._supervisor_exception = None
-        self._gave_up = self._failure = self._start_error = self._last_exception = None
-        self._told_before = len(self.reports)
+        self._breakage = Breakage()
+        self._ends.begin()
         self._succession = Succession(self._settings.start_method, self._settings.policy)
         self._revival_due_s = None
         self._restarts_before, self._was_ready = {}, False
@@ -285,7 +285,7 @@ class WorkerPool:
                 self._note_end_of_file(worker)
         if None in arrived:
             self._hear(supervisor)  # last, for it closes the pipes of the dead
-        if self._ended:
+        if self._pipes.have_ended:
             self._look_after_ended()
 
     def hear(self) -> None:
@@ -321,15 +321,13 @@ class WorkerPool:
             self.raise_if_broken()
             if worker in self.retired:
                 why = "It was not replaced: shrink_on_oom=True."
-                deaths = [report for report in self._ends_of(worker) if report.is_death]
+                deaths = [report for report in self._ends.of_worker(worker) if report.is_death]
                 raise WorkerDiedError(deaths, why, self._kind)
             self.wait(None)
 
     def _inboxes(self, worker: int) -> Iterator[deque[Raw]]:
         """Give what dead workers of this id have left, then the inbox of the living one."""
-        for number, inbox in list(self._unread.values()):
-            if number == worker:
-                yield inbox
+        yield from self._pipes.unread(worker)
         if worker in self.workers:
             yield self.workers[worker].pipe.inbox
 
@@ -344,24 +342,22 @@ class WorkerPool:
 
     def _bounded(self, timeout_s: float | None) -> float | None:
         """Return a time out that lets nothing be forgotten: unsent commands, pipes that have ended."""
-        if not self._ended and not self._require_supervisor().has_unsent:
+        if not self._pipes.have_ended and not self._require_supervisor().has_unsent:
             return timeout_s
         return EOF_WITHOUT_DEATH_S if timeout_s is None else min(timeout_s, EOF_WITHOUT_DEATH_S)
 
     def _note_end_of_file(self, worker: PoolWorker) -> None:
-        self._ended[worker.pid] = time.monotonic()
+        self._pipes.note_end(worker)
         self._poller = None
 
     def _look_after_ended(self) -> None:
         """End a worker whose pipe has ended though it lives on: nobody can reach it any more."""
-        for pid, ended_s in list(self._ended.items()):
-            if time.monotonic() - ended_s < EOF_WITHOUT_DEATH_S:
-                continue
+        for pid in self._pipes.overdue():
             worker = self._by_pid.get(pid)
             if worker is not None and not worker.is_surely_dead():
                 because = "its pipe had ended though it was alive"
                 self._require_supervisor().send(End(pid, ExitReason.KILLED, because))
-            self._ended.pop(pid, None)
+            self._pipes.forget_end(pid)
 
     # ---- events ----------------------------------------------------------------------------------
 
@@ -378,7 +374,7 @@ class WorkerPool:
         try:
             data, descriptors = opened(raw)
         except MessageLost as error:
-            self._failure = exceptions.pack(error)  # it may have brought a worker's pipe
+            self._breakage.failure = exceptions.pack(error)  # it may have brought a worker's pipe
             return
         number, event = decode(data)
         if isinstance(event, Broken):
@@ -394,7 +390,8 @@ class WorkerPool:
                 self._add_worker(event, descriptors)
             case Ready(worker, pid, replaced_s) if worker in self.workers and self.workers[worker].pid == pid:
                 self.workers[worker].ready = self._was_ready = True
-                self._note_replaced(worker, replaced_s)
+                if replaced_s is not None:
+                    self._ends.note_replaced(worker, pid, replaced_s)
             case Slow():
                 self._warn_of(event)
             case Died(report, exception, gave_up, retired):
@@ -402,13 +399,13 @@ class WorkerPool:
                 if retired:
                     self._retire(report)
                 if gave_up is not None:
-                    self._gave_up = gave_up
+                    self._breakage.gave_up = gave_up
             case GaveUp(why):
-                self._gave_up = why
+                self._breakage.gave_up = why
             case Warned(text):
                 logger.warning("%s", text)
             case Failed(exception):
-                self._failure = exception
+                self._breakage.failure = exception
             case Checked():
                 self._checked = True
             case Stopped(run) if run >= self._run:  # the end of the last lifeline may stop the last run again
@@ -429,7 +426,7 @@ class WorkerPool:
         pipe_fd, *pidfds = descriptors
         worker = self._by_pid.get(started.pid)
         if worker is None:
-            pipe = Channel(self._adopt_pipe(pipe_fd))
+            pipe = Channel(self._pipes.adopt(pipe_fd))
             before = self._restarts_before.get(started.worker, 0)
             worker = PoolWorker(started, pipe, self._pages.page(started.worker), before)
             worker.page.words[SENT] = -1  # its predecessor's, if we sent that while it was dying
@@ -440,75 +437,30 @@ class WorkerPool:
         if self._stopping:
             self._close_pipes()  # it was started before the supervisor heard of the stop
 
-    def _adopt_pipe(self, fd: int) -> QuietSocket:
-        """Return the socket of ``fd``, made and stored within one C call."""
-        if fd not in self._sockets:
-            self._sockets.update(zip((fd,), map(adopt_socket, (fd,)), strict=False))
-        return self._sockets[fd]
-
     def _bury(self, report: ExitReport, exception: bytes | None = None, *, blame: bool = True) -> None:
         """Deal with a worker's death. ``blame``: what it was working on may have ended it."""
         worker = self._by_pid.get(report.pid)
         if worker is None:
             return
         if exception is not None:
-            self._last_exception = exception
-            self._start_error = self._start_error if worker.ready else exception
+            self._breakage.note_exception(exception, in_start_up=not worker.ready)
         if self.workers.get(worker.worker) is worker:
             self._read_to_the_end(worker)
             self.describe(worker, report)
-            self._publish(report)
+            self._ends.publish(report)
             self.on_death(worker, report if blame else replace(report, task=None, item=None))
-            self._keep_unread(worker)
+            self._pipes.keep_unread(worker)
             del self.workers[worker.worker]
-        self._publish(report)
+        self._ends.publish(report)
         self._poller = None
-        self._forget_pipe(worker)
-        self._ended.pop(report.pid, None)
+        self._pipes.close(worker)
+        self._pipes.forget_end(report.pid)
         del self._by_pid[report.pid]
         worker.close()
-
-    @property
-    def _deaths(self) -> list[ExitReport]:
-        """The reports since the last start."""
-        return self.reports[self._told_before :]
-
-    def _publish(self, report: ExitReport) -> None:
-        if any(known.pid == report.pid and known.worker == report.worker for known in self._deaths):
-            return
-        self.reports.append(report)
-        if report.reason is not ExitReason.CLOSED:
-            logger.log(_level(report), "%s", report)
 
     def _read_to_the_end(self, worker: PoolWorker) -> None:
         """Take in what a dead worker had sent. Not until the end: a grandchild may hold the other end."""
         worker.pipe.drain()
-
-    def _keep_unread(self, worker: PoolWorker) -> None:
-        if worker.pipe.inbox:
-            self._unread[worker.pid] = worker.worker, worker.pipe.inbox.copy()
-            worker.pipe.inbox.clear()
-
-    def _drop_unread(self) -> None:
-        for _, inbox in self._unread.values():
-            discard(inbox)
-        self._unread.clear()
-
-    def _forget_pipe(self, worker: PoolWorker) -> None:
-        self._sockets = {fd: sock for fd, sock in self._sockets.items() if sock is not worker.pipe.socket}
-        worker.pipe.close()
-
-    def _note_replaced(self, worker: int, replaced_s: float | None) -> None:
-        if replaced_s is None:
-            return
-        report, pid = self._ends_of(worker)[-1], self.workers[worker].pid
-        if report.replaced_s is None:
-            report.replaced_s = replaced_s
-            text = "worker %d (pid %d) was replaced in %.1f ms: its successor has pid %d"
-            logger.log(_level(report), text, worker, report.pid, replaced_s * 1000, pid)
-
-    def _ends_of(self, worker: int) -> list[ExitReport]:
-        return [report for report in self._deaths if report.worker == worker]
 
     def _retire(self, report: ExitReport) -> None:
         if report.worker in self.retired:
@@ -545,19 +497,13 @@ class WorkerPool:
     @property
     def is_broken(self) -> bool:
         """Whether the dead are no longer replaced, or the supervisor failed."""
-        return self._gave_up is not None or self._failure is not None
+        return self._breakage.exists
 
     def raise_if_broken(self) -> None:
         """Raise what ended the pool, if something did: WorkerDiedError, or a start-up's own exception."""
-        if self._failure is not None:
-            raise exceptions.unpack(self._failure)
-        if self._gave_up is None:
-            return
-        if self._start_error is not None:
-            raise exceptions.unpack(self._start_error)
-        deaths = [report for report in self._deaths if report.is_death]
-        cause = None if self._last_exception is None else exceptions.unpack(self._last_exception)
-        raise WorkerDiedError(deaths, self._gave_up, self._kind) from cause
+        error = self._breakage.error(self._ends.deaths(), self._kind)
+        if error is not None:
+            raise error
 
     # ---- the supervisor's death ------------------------------------------------------------------
 
@@ -572,11 +518,11 @@ class WorkerPool:
             if worker not in immortals:
                 self._restarts_before[worker.worker] = worker.restarts + 1
                 self._bury(orphan_report(worker, asked=self._stopping), blame=False)
-        self._last_exception = self._supervisor_exception or self._last_exception
+        self._breakage.last = self._supervisor_exception or self._breakage.last
         if not demise.was_up:
-            self._failure = self._supervisor_exception  # a start-up's own exception
+            self._breakage.failure = self._supervisor_exception  # a start-up's own exception
         traceback = exceptions.text_of(self._supervisor_exception) if self._supervisor_exception else ""
-        self._publish(supervisor_report(supervisor.pid, status, traceback))
+        self._ends.publish(supervisor_report(supervisor.pid, status, traceback))
         self._follow_supervisor(immortals)
 
     def _follow_supervisor(self, immortals: list[PoolWorker]) -> None:
@@ -592,7 +538,7 @@ class WorkerPool:
             self._revival_due_s = verdict
 
     def _end_with_supervisor(self, why: str) -> None:
-        self._gave_up = f"The supervisor process died, and its workers with it. {why}"
+        self._breakage.gave_up = f"The supervisor process died, and its workers with it. {why}"
         self._forget_supervisor()
 
     def _await_revival(self, supervisor: SupervisorHandle, due_s: float, timeout_s: float | None) -> None:
@@ -649,8 +595,7 @@ class WorkerPool:
         self._supervisor = self._revival_due_s = None
         self._stopped = True
         self._by_pid.clear()
-        self._sockets.clear()
-        self._ended.clear()
+        self._pipes.clear()
 
     def _await_stopped(self) -> None:
         supervisor = self._require_supervisor()
@@ -665,9 +610,9 @@ class WorkerPool:
         self._stopping = True
         self._poller = self._revival_due_s = None
         for worker in list(self.workers.values()):
-            self._forget_pipe(worker)
+            self._pipes.close(worker)
         self.workers.clear()
-        self._drop_unread()
+        self._pipes.drop_unread()
 
     # ---- after a fork ----------------------------------------------------------------------------
 
@@ -691,10 +636,6 @@ class WorkerPool:
             worker.close()
         if self._supervisor is not None:
             self._supervisor.forget_in_child()
-
-
-def _level(report: ExitReport) -> int:
-    return logging.INFO if report.is_intended else logging.WARNING
 
 
 _live: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
