@@ -194,7 +194,7 @@ class _Batches:
             batch, indices, costs = ahead.indices[:size], ahead.indices[size:], ahead.costs[size:]
             is_wanted = ahead.costs[0] <= sampler.budget or sampler.oversized == "alone"
             error = None if is_wanted else _oversized(batch[0], ahead.costs[0], sampler.budget)
-            ahead.indices, ahead.costs = indices, costs  # no call from here on: see iterators
+            ahead.indices, ahead.costs = indices, costs  # no call from here on: see delivery
             if is_wanted:
                 return batch
             if sampler.oversized == "raise":
@@ -219,7 +219,7 @@ class _Sorted:
         if self._given == len(self._bucket):
             self._fill()
         index = self._bucket[self._given]
-        self._given += 1  # no call from here on: see iterators
+        self._given += 1  # no call from here on: see delivery
         return index
 
     def _fill(self) -> None:

@@ -342,7 +342,8 @@ class BatchPool(WorkerPool):
     def _end_lease(self, link: Link, lease: Lease, result: Any, slot: Any) -> None:
         job = lease.job
         is_wanted = self._epoch.wants(job)
-        if lease.slot is not None and not (is_wanted and lease.slot is job.whole.shared):
+        is_its_batchs = is_wanted and job.piece is not None and lease.slot in job.whole.slots()
+        if lease.slot is not None and not is_its_batchs:
             self._return_slot(lease)
         if result is not None and job.result is None and is_wanted:
             if slot is not None:
@@ -363,7 +364,7 @@ class BatchPool(WorkerPool):
             return
         if lease.job.piece is not None:
             leases = [other for link in self._links.values() for other in link.leases.values()]
-            if any(other.slot is slot and other is not lease for other in leases):
+            if True in [other.slot is slot and other is not lease for other in leases]:
                 return
         slot.holder = None
 

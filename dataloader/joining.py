@@ -12,6 +12,8 @@ first. Where rows do not lie together, because a sample differs or was skipped, 
 Only samples of plain types come in pieces, and only for ``default_collate``: see ``Rows.are_plain``. What
 cannot be put together is made anew by one worker as a whole, whatever the reason, so that errors too are
 those of one worker.
+
+No generators here: one that is left before its end can swallow what a signal handler raises.
 """
 
 from __future__ import annotations
@@ -68,9 +70,10 @@ class Column(NoRows):
         count = len(arrays)
         addresses = self.addresses(arrays)
         end = self._address + self._memory.nbytes
-        found = next((i for i in range(count) if self._address <= addresses[i] < end), None)
-        if found is None:
+        inside = [self._address <= address < end for address in addresses]
+        if True not in inside:
             return None
+        found = inside.index(True)
         start = addresses[found] - found * size_bytes
         if start < self._address or start + count * size_bytes > end:
             return None
@@ -87,13 +90,13 @@ class Column(NoRows):
         first = arrays[0]
         if type(first) is not np.ndarray or first.nbytes < SMALL_BYTES:
             return False
-        return all(
+        return False not in [
             type(array) is np.ndarray
             and array.dtype == first.dtype
             and array.shape == first.shape
             and array.flags.c_contiguous
             for array in arrays
-        )
+        ]
 
     def addresses(self, arrays: Sequence[Any]) -> list[int]:
         return [array.__array_interface__["data"][0] for array in arrays]
@@ -123,7 +126,7 @@ class Joiner:
 
     def is_in_vain(self, job: Job) -> bool:
         """Whether workers cannot make pieces of batches like this one."""
-        return any(piece.result is not None and piece.result.kind == WHOLE for piece in job.pieces)
+        return True in [piece.result is not None and piece.result.kind == WHOLE for piece in job.pieces]
 
     def join(self, pool: BatchPool, job: Job) -> Any:
         """Return the batch of which all pieces have come.
@@ -139,7 +142,7 @@ class Joiner:
             if is_interrupt(error):
                 raise
             raise NotInPieces from error
-        if not pool.knows_columns or all(piece.slot is job.shared for piece in job.pieces):
+        if not pool.knows_columns or False not in [piece.slot is job.shared for piece in job.pieces]:
             self._joined += 1
             self._joined_s += time.thread_time() - start_s
         return batch

@@ -148,7 +148,7 @@ class Job:
     @property
     def has_begun(self) -> bool:
         """Whether some of it is being made, or is done."""
-        return any(part.lease is not None or part.result is not None for part in self.parts)
+        return True in [part.lease is not None or part.result is not None for part in self.parts]
 
     @property
     def failure(self) -> Result | None:
@@ -344,7 +344,8 @@ class Epoch:
     def drop_delivered(self) -> None:
         """Forget what the user has; its slots are then the user's alone."""
         for number in [number for number, job in self.jobs.items() if job.delivered]:
-            self.jobs.pop(number).let_go()
+            self.jobs[number].let_go()  # first: after it nothing waits for the garbage collector
+            del self.jobs[number]
 
     def deliverable(self, *, in_order: bool) -> Job | None:
         """Return the job to deliver next, if it is done."""
@@ -379,7 +380,9 @@ class Epoch:
         self.todo = dict.fromkeys([part for part in parts if self._is_to_do(part)])
 
     def _is_to_do(self, job: Job) -> bool:
-        return job.lease is None and not job.is_done and not job.convicted(self.max_attempts)
+        if job.lease is not None or job.is_done or job.whole.delivered:
+            return False
+        return not job.convicted(self.max_attempts)
 
     def accused(self) -> list[tuple[Job, int | None]]:
         """Return what is to be decided on: jobs, and the position in each that is convicted, None for all."""
@@ -388,7 +391,7 @@ class Epoch:
         return [
             (job, position)
             for job in self.jobs.values()
-            if job.deaths and not job.is_done
+            if job.deaths and not job.is_done and not job.delivered
             for position in job.convicted(self.max_attempts)
         ]
 

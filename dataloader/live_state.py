@@ -11,12 +11,12 @@ import threading
 import weakref
 
 from dataloader.batch_pool import BatchPool
-from dataloader.iterators import WorkerIterator
 from dataloader.resume import Resume
 from dataloader.sample_errors import SampleError
 from dataloader.state import Bookmark
 from dataloader.stats import LoaderStats, Tally, sums
 from dataloader.status import WorkerStatus
+from dataloader.worker_iterator import WorkerIterator
 from supervisor.report import ExitReport
 
 

@@ -299,7 +299,7 @@ class Batches:
         self._intake.draw(self._batch, self._batch_size - len(self._batch))
         if len(self._batch) < self._least:
             raise StopIteration
-        batch, self._batch = self._batch, []  # no call from here on: see iterators
+        batch, self._batch = self._batch, []  # no call from here on: see delivery
         return batch
 
     def skip(self, count: int) -> int:

@@ -21,7 +21,7 @@ from dataloader import arguments
 from dataloader.batch_by_cost import BatchByCost
 from dataloader.batch_pool import BatchPool
 from dataloader.datasets import Subset
-from dataloader.iterators import InProcessIterator, WorkerIterator
+from dataloader.in_process_iterator import InProcessIterator
 from dataloader.joining import Joiner
 from dataloader.opening import Opened
 from dataloader.pace import Pace
@@ -37,6 +37,7 @@ from dataloader.status import WorkerStatus
 from dataloader.stream_recipe import StreamRecipe
 from dataloader.watch import Bar, Watch
 from dataloader.worker import Server
+from dataloader.worker_iterator import WorkerIterator
 from supervisor.payload import PayloadError
 from supervisor.policy import RestartPolicy
 from supervisor.report import ExitReport

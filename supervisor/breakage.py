@@ -1,8 +1,8 @@
 """What broke a pool, and the exception that tells its user.
 
-    it failed            what went wrong in the supervisor, or on the way from it
-    it gave up           the dead are no longer replaced: a start-up's own exception if there was one, or else
-                         WorkerDiedError, with the reports, from what the last worker raised
+it failed            what went wrong in the supervisor, or on the way from it
+it gave up           the dead are no longer replaced: a start-up's own exception if there was one, or else
+                     WorkerDiedError, with the reports, from what the last worker raised
 """
 
 from __future__ import annotations

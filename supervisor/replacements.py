@@ -1,8 +1,8 @@
 """Who is replaced, and when. Decisions only: no process is started or ended here, and no clock is read.
 
-    a death  -->  by the policy's window and back-off: a successor is due, now or later
-             -->  for want of memory, with shrink_on_oom: none, and the others go on
-             -->  otherwise: nobody is replaced any more, and why
+a death  -->  by the policy's window and back-off: a successor is due, now or later
+         -->  for want of memory, with shrink_on_oom: none, and the others go on
+         -->  otherwise: nobody is replaced any more, and why
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Memory for the batch in hand: where arrays lie, and that they are numpy's own in all else."""
 
 import mmap
+import os
 from typing import Any
 
 import numpy as np
@@ -131,3 +132,57 @@ def test_an_arena_is_over_at_the_end_and_after_an_exception(memory: memoryview) 
     with pytest.raises(ZeroDivisionError), arena.use(Arena(memory)):
         1 / 0  # noqa: B018
     assert empty(SMALL_BYTES, "u1").base is None
+
+
+# ---- with others ---------------------------------------------------------------------------------
+
+OURS, THEIRS = b"ours", b"theirs"
+
+
+def test_who_agrees_with_the_others_gets_the_columns_and_nothing_else(memory: memoryview) -> None:
+    mine = Arena(memory, OURS)
+    assert mine.take(1) is None
+    mine.agree(OURS, 1000)
+    assert mine.take(1000) is not None
+    assert mine.take(1) is None
+    assert mine.agreed == OURS
+    assert mine.take_made() == (None, 0)
+
+
+def test_who_does_not_agree_gets_memory_of_its_own(memory: memoryview) -> None:
+    mine = Arena(memory, THEIRS)
+    mine.agree(OURS, 1000)
+    room = mine.take(1000)
+    assert room is not None
+    room[:] = b"x" * 1000
+    assert bytes(memory[:1000]) == bytes(1000)
+    fd, size_bytes = mine.take_made()
+    assert fd is not None
+    assert (os.pread(fd, 1000, 0), os.fstat(fd).st_size) == (b"x" * 1000, size_bytes)
+    os.close(fd)
+
+
+def test_who_has_too_little_room_gets_more() -> None:
+    mine = Arena(memoryview(b""))
+    mine.agree(OURS, ROOM_BYTES)
+    assert mine.take(ROOM_BYTES) is not None
+    mine.close()
+    assert mine.take_made() == (None, 0)
+
+
+def test_what_nobody_took_is_closed() -> None:
+    before = os.listdir("/proc/self/fd")
+    mine = Arena(memoryview(b""))
+    mine.agree(OURS, ROOM_BYTES)
+    mine.clear()
+    mine.agree(OURS, 2 * ROOM_BYTES)
+    mine.close()
+    del mine  # and with it what is mapped
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_batch_that_is_begun_anew_agrees_anew(memory: memoryview) -> None:
+    mine = Arena(memory, OURS)
+    mine.agree(OURS, 1000)
+    mine.clear()
+    assert (mine.agreed, mine.take(1)) == (None, None)

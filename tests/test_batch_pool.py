@@ -14,14 +14,17 @@ import pytest
 
 from dataloader import default_collate
 from dataloader.batch_pool import MAX_LOSSES
-from dataloader.iterators import WorkerIterator
+from dataloader.joining import Joiner
 from dataloader.ledger import Epoch, Lease
 from dataloader.pace import Pace
+from dataloader.pieces import SAMPLES_PER_PIECE
 from dataloader.recipe import Recipe, each_that_loads
 from dataloader.review import Review
+from dataloader.rows import Rows
 from dataloader.slots import DESCRIPTORS_PER_SLOT
 from dataloader.source import Source
 from dataloader.suspects import Death
+from dataloader.worker_iterator import WorkerIterator
 from supervisor.channel import Raw
 from supervisor.page import CANCELLED, ITEM, TASK
 from supervisor.report import ExitReport
@@ -41,6 +44,15 @@ class FailsAt2(LargeArrays):
         return super().__getitem__(index)
 
 
+class Filled(LargeArrays):
+    """Each batch is filled with its number."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index // IN_PIECES)
+
+
+IN_PIECES = 2 * SAMPLES_PER_PIECE  # samples of a batch that is made in two pieces
+FILLED = Recipe(Filled(100), default_collate, rows=Rows)
 FAILING = Recipe(FailsAt2(100), default_collate, each_that_loads)
 LARGE = Recipe(LargeArrays(100), default_collate)
 SMALL = Recipe(range(10_000_000), default_collate)
@@ -54,6 +66,7 @@ def iterate(
     pace: Pace | None = None,
     in_order: bool = True,
     review: Review = Review("raise", 0, max_attempts=3),  # noqa: B008 (it is a tuple)
+    joiner: Joiner | None = None,
 ) -> WorkerIterator:
     return WorkerIterator(
         pool,
@@ -64,11 +77,16 @@ def iterate(
         keep_workers=True,
         watch=unwatched(),
         review=review,
+        joiner=joiner,
     )
 
 
 def singles(count: int) -> list[list[int]]:
     return [[index] for index in range(count)]
+
+
+def sixteens(count: int) -> list[list[int]]:
+    return [[*range(number * IN_PIECES, (number + 1) * IN_PIECES)] for number in range(count)]
 
 
 def values(batches: list[Any]) -> list[int]:
@@ -381,21 +399,24 @@ class Scenario:
     cheap: bool = False
     prefetch: int = 2
     slow: int | None = None
+    in_pieces: bool | None = False
 
     def run(self, strike_at: int | None) -> tuple[Interrupter, list[int], ToyPool]:
         """Iterate, interrupted at one place and then going on; return what was delivered or skipped."""
         pool = ToyPool(self.recipe, self.num_workers, self.prefetch, self.deaths)
         pool.reason, pool.slow = self.reason, self.slow
         review = Review("skip" if self.skipped else "raise", 0, max_attempts=1 if self.skipped else 3)
-        pace = Pace(self.num_workers, self.prefetch)
+        pace = Pace(self.num_workers, self.prefetch, in_pieces=self.in_pieces)
         if self.cheap:
             pace.look(1, 0.0, 0)
-        iterator = iterate(pool, singles(self.count), pace=pace, in_order=self.in_order, review=review)
+        joiner = None if self.in_pieces is False else Joiner()
+        batches = singles(self.count) if joiner is None else sixteens(self.count)
+        iterator = iterate(pool, batches, pace=pace, in_order=self.in_order, review=review, joiner=joiner)
         interrupter = pool.interrupter = Interrupter(strike_at)
         delivered = taken_despite(pool, iterator, interrupter)
         tally = iterator._watch.tally
         assert [error.index for error in tally.skipped] == list(self.skipped), interrupter.place
-        assert (tally.delivered.batches, tally.delivered.items) == (len(delivered), self.count)
+        assert (tally.delivered.batches, tally.delivered.items) == (len(delivered), sum(map(len, batches)))
         return interrupter, delivered, pool
 
 
@@ -420,7 +441,7 @@ def assert_settled(pool: ToyPool) -> None:
 
     def derived() -> Any:
         jobs = pool._epoch.jobs
-        leases = {number: job.lease and job.lease.seq for number, job in jobs.items()}
+        leases = {n: [part.lease and part.lease.seq for part in job.parts] for n, job in jobs.items()}
         unsent = {pid: [lease.seq for lease in link.unsent] for pid, link in pool._links.items()}
         holders = {slot.id: holder_of(slot.holder) for slot in pool._slots}
         return leases, list(pool._epoch.todo), unsent, holders
@@ -452,6 +473,13 @@ SCENARIOS = {
     "large, out of order": Scenario(LARGE, num_workers=2, count=4, deaths={1: 0}, in_order=False),
     "small, one ahead, out of order": Scenario(
         SMALL, num_workers=2, count=6, deaths={}, in_order=False, prefetch=1, slow=0
+    ),
+    "in pieces, a death": Scenario(FILLED, num_workers=2, count=3, deaths={2: 1}, in_pieces=True),
+    "in pieces, deaths, out of order": Scenario(
+        FILLED, num_workers=2, count=3, deaths={1: 0, 3: 1}, in_order=False, in_pieces=True, slow=0
+    ),
+    "in pieces on trial, which is in vain": Scenario(
+        Recipe(Filled(100), default_collate), num_workers=2, count=3, deaths={}, in_pieces=None
     ),
     "large, a failure": Scenario(FAILING, num_workers=2, count=4, deaths={}, skipped=(2,)),
     "small, poison": Scenario(

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from dataloader import default_collate
-from dataloader.iterators import InProcessIterator, WorkerIterator
+from dataloader.in_process_iterator import InProcessIterator
 from dataloader.pace import Pace
 from dataloader.recipe import Recipe
 from dataloader.review import Review
 from dataloader.source import Source
+from dataloader.worker_iterator import WorkerIterator
 from supervisor.payload import PayloadError
 from tests.datasets import Augmented, Unloadable
 from tests.equality import fingerprint

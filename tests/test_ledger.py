@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dataloader.ledger import Epoch, Job, Lease, Link, choose
 from dataloader.slots import Slot, size_class
-from dataloader.wire import BATCH, Result
+from dataloader.wire import BATCH, ERROR, Result
 from supervisor.channel import Channel
 from supervisor.linux import create_memory_file
 from supervisor.messages import Started
@@ -217,3 +217,92 @@ def test_todo_is_what_is_neither_leased_nor_done() -> None:
 def test_who_is_to_make_a_batch(loads: list[int], number: int, limit: int, chosen: int | None) -> None:
     links = [make_link(pid, load) for pid, load in enumerate(loads)]
     assert choose(links, Job(number, [0]), limit) is (None if chosen is None else links[chosen])
+
+
+# ---- pieces --------------------------------------------------------------------------------------
+
+
+def epoch_in_pieces(samples: int = 32) -> tuple[Epoch, Job]:
+    epoch = Epoch(seed=0, number=0)
+    epoch.add(0, range(samples), in_pieces=True)
+    return epoch, epoch.jobs[0]
+
+
+def test_what_is_to_do_are_the_pieces_in_order() -> None:
+    epoch, job = epoch_in_pieces()
+    epoch.add(1, range(32))
+    assert [(part.number, part.piece) for part in epoch.todo] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, None)]
+    assert [part.round for part in job.parts] == [0, 1, 2, 3]
+    assert sum(part.share for part in job.parts) == job.share == 1
+
+
+def test_a_small_batch_has_no_pieces() -> None:
+    _, job = epoch_in_pieces(samples=15)
+    assert (list(job.pieces), list(job.parts)) == ([], [job])
+
+
+def test_a_job_is_done_when_its_pieces_are() -> None:
+    epoch, job = epoch_in_pieces()
+    for piece in job.pieces:
+        assert not job.is_done
+        assert epoch.deliverable(in_order=True) is None
+        piece.result = RESULT
+    assert epoch.deliverable(in_order=True) is job
+
+
+def test_the_first_piece_that_failed_is_told_of() -> None:
+    _, job = epoch_in_pieces()
+    assert job.failure is None
+    errors = [RESULT._replace(kind=ERROR, seq=seq) for seq in range(4)]
+    for piece, result in zip(job.pieces, [RESULT, errors[1], RESULT, errors[3]], strict=True):
+        piece.result = result
+    assert job.failure is errors[1]
+
+
+def test_deaths_and_skips_of_a_piece_are_its_batchs() -> None:
+    _, job = epoch_in_pieces()
+    for piece in job.pieces:
+        assert (piece.deaths, piece.skips) == (job.deaths, job.skips)
+        assert piece.deaths is job.deaths
+        assert piece.skips is job.skips
+
+
+def test_settle_derives_who_holds_what_pieces_share() -> None:
+    epoch, job = epoch_in_pieces()
+    link, shared, own = make_link(), make_slot(0), make_slot(1)
+    job.share_slot(shared, b"columns")
+    lease = link.leases[7] = Lease(7, job.pieces[0], shared)
+    job.pieces[1].slot, job.pieces[1].result = own, RESULT
+    for slot in (shared, own):
+        slot.holder = None
+    epoch.todo.clear()
+    epoch.settle([link], [shared, own])
+    assert job.pieces[0].lease is lease
+    assert list(epoch.todo) == job.pieces[2:]
+    assert (shared.holder, own.holder) == (job, job)
+
+
+def test_a_batch_that_cannot_be_put_together_is_wanted_as_a_whole() -> None:
+    epoch, job = epoch_in_pieces()
+    shared = make_slot(0)
+    job.share_slot(shared, b"columns")
+    shared.holder = job
+    pieces = job.pieces
+    for piece in pieces:
+        piece.slot, piece.result = shared, RESULT
+    epoch.make_whole(job)
+    assert list(epoch.todo) == [job]
+    assert not job.is_done
+    assert shared.holder is None
+    assert not any(epoch.wants(piece) for piece in pieces)
+
+
+def test_what_was_delivered_waits_for_no_garbage_collector() -> None:
+    epoch, job = epoch_in_pieces()
+    shared = make_slot(0)
+    job.share_slot(shared, b"columns")
+    shared.holder, job.delivered = job, True
+    epoch.drop_delivered()
+    assert not job.pieces  # and no cycle is left
+    assert job.shared is None
+    assert shared.holder is None

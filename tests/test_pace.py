@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,16 @@ import numpy as np
 import pytest
 
 from dataloader import DataLoader
-from dataloader.pace import BATCHES_PER_LOOK, CHEAP_AHEAD, CHEAP_BYTES, CHEAP_S, Pace
+from dataloader.pace import (
+    BATCHES_PER_LOOK,
+    CHEAP_AHEAD,
+    CHEAP_BYTES,
+    CHEAP_S,
+    IN_PIECES_S,
+    JOIN_SHARE,
+    Pace,
+)
+from dataloader.pieces import MAX_PIECES
 
 LOOKED = BATCHES_PER_LOOK
 
@@ -100,3 +110,63 @@ def test_a_loader_goes_no_further_than_it_was_told() -> None:
 
 def test_a_loader_goes_no_further_with_large_batches() -> None:
     assert most_ahead([np.full(CHEAP_BYTES, index) for index in range(80)], 80) == 2 * 2
+
+
+# ---- in pieces -----------------------------------------------------------------------------------
+
+DEAR_S = 3 * IN_PIECES_S  # of all three workers' time
+
+
+def test_it_is_judged_after_the_first_batch_and_then_with_each_look() -> None:
+    pace = Pace(workers=3, prefetch=2, in_pieces=None)
+    assert [pace.wants_judgement(batches) for batches in (0, 1)] == [False, True]
+    pace.judge(1, batch_s=2 * DEAR_S, join_s=0.0)
+    assert [pace.wants_judgement(batches) for batches in (LOOKED, LOOKED + 1)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("batch_s", "join_s", "expected"),
+    [
+        (DEAR_S * 1.1, 0.0, True),
+        (DEAR_S * 0.9, 0.0, False),
+        (DEAR_S * 2, IN_PIECES_S * 2 * JOIN_SHARE * 0.9, True),
+        (DEAR_S * 2, IN_PIECES_S * 2 * JOIN_SHARE * 1.1, False),
+    ],
+)
+def test_dear_batches_that_are_put_together_in_no_time_are_made_in_pieces(
+    batch_s: float, join_s: float, expected: bool
+) -> None:
+    pace = Pace(workers=3, prefetch=2, in_pieces=None)
+    pace.judge(1, batch_s, join_s)
+    assert pace.in_pieces is expected
+
+
+def test_what_takes_too_long_to_put_together_is_not_tried_again() -> None:
+    pace = Pace(workers=3, prefetch=2, in_pieces=None)
+    pace.judge(1, DEAR_S * 2, join_s=DEAR_S)
+    assert not pace.wants_judgement(10**9)
+
+
+def test_pieces_are_handed_out_late() -> None:
+    pace = Pace(workers=3, prefetch=2, in_pieces=True)
+    assert (pace.tasks(is_waiting=True), pace.tasks(is_waiting=False)) == (2, 2 * MAX_PIECES)
+    pace.judge(1, batch_s=0.4, join_s=0.0)
+    pace.note_return()
+    pace.note_call()
+    assert pace.tasks(is_waiting=False) == 2 + 1  # away for no time
+
+
+def test_a_user_who_was_away_for_long_gets_what_is_made_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    pace = Pace(workers=3, prefetch=2, in_pieces=True)
+    pace.judge(1, batch_s=0.4, join_s=0.0)
+    for away_s in (0.25, 0.01):
+        pace.note_return()
+        now_s[0] += away_s
+        pace.note_call()
+    assert pace.tasks(is_waiting=False) == 2 + 3  # pieces of 0.1 s
+    pace.note_return()
+    now_s[0] += 1000
+    pace.note_call()
+    assert pace.tasks(is_waiting=False) == 2 * MAX_PIECES

@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataloader import DataLoader, IterableDataset, RestartPolicy, get_worker_info
-from dataloader.iterators import InProcessIterator, WorkerIterator
+from dataloader.in_process_iterator import InProcessIterator
 from dataloader.pace import Pace
 from dataloader.review import Review
 from dataloader.sample_errors import OnError
 from dataloader.stream_ledger import OwnStream, StreamEpoch, Streams, StreamSource
 from dataloader.stream_recipe import StreamRecipe
+from dataloader.worker_iterator import WorkerIterator
 from supervisor.channel import MessageLost
 from supervisor.report import WorkerDiedError
 from supervisor.verdict import ExitReason

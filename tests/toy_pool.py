@@ -19,9 +19,12 @@ from typing import Any
 from dataloader import (
     batch_pool,
     checkpoints,
+    delivery,
+    in_process_iterator,
     intake,
-    iterators,
+    joining,
     ledger,
+    pace,
     review,
     samplers,
     slots,
@@ -32,6 +35,7 @@ from dataloader import (
     suspects,
     wire,
     worker_info,
+    worker_iterator,
 )
 from dataloader.batch_pool import BatchPool
 from dataloader.random_state import Setter
@@ -187,9 +191,12 @@ TRACED = {
     for module in (
         batch_pool,
         checkpoints,
+        delivery,
+        in_process_iterator,
         intake,
-        iterators,
+        joining,
         ledger,
+        pace,
         review,
         samplers,
         slots,
@@ -199,6 +206,7 @@ TRACED = {
         streams,
         suspects,
         wire,
+        worker_iterator,
     )
 }
 BEFORE_HANDLERS = ("CALL", "RESUME", "JUMP_BACKWARD", "JUMP_ABSOLUTE")  # with whatever follows in the name

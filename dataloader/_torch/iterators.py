@@ -4,7 +4,7 @@
        \\
         become: its attributes --> TorchInProcessIterator, TorchWorkerIterator: ours, in everything else
 
-``next()`` is that of our iterators itself, and no call of it: see iterators.
+``next()`` is that of our iterators itself, and no call of it: see delivery.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dataloader._torch.processes import WorkerProcess
 from dataloader.batch_pool import BatchPool
-from dataloader.iterators import InProcessIterator, WorkerIterator
+from dataloader.in_process_iterator import InProcessIterator
 from dataloader.state import Bookmark
+from dataloader.worker_iterator import WorkerIterator
 
 
 class Head(_BaseDataLoaderIter):

@@ -34,7 +34,7 @@ def collate_joined(samples: Sequence[Any]) -> Any:
             if kind is dict:
                 return {key: collate_joined([sample[key] for sample in samples]) for key in first}
             return [*map(collate_joined, zip(*samples, strict=False))]  # they are of one length
-        if kind is torch.Tensor and any(tensor.requires_grad for tensor in samples):
+        if kind is torch.Tensor and True in [tensor.requires_grad for tensor in samples]:
             raise NotInPieces  # one worker could not send the batch either, and says why
         whole = arena.whole(samples) if kind is torch.Tensor or kind is np.ndarray else None
         if whole is not None:
@@ -63,7 +63,7 @@ class TensorColumn(Column):
             return super().are_alike(arrays)
         if type(first) is not torch.Tensor or first.nbytes < SMALL_BYTES or not first.is_cpu:
             return False
-        return all(
+        return False not in [
             type(tensor) is torch.Tensor
             and tensor.dtype == first.dtype
             and tensor.shape == first.shape
@@ -71,7 +71,7 @@ class TensorColumn(Column):
             and tensor.is_contiguous()
             and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
             for tensor in arrays
-        )
+        ]
 
     def addresses(self, arrays: Sequence[Any]) -> list[int]:
         if type(arrays[0]) is np.ndarray:

@@ -32,20 +32,35 @@ from torch._tensor import _rebuild_from_type_v2
 from torch._utils import _rebuild_tensor_v2
 
 from dataloader import small_arrays
+from dataloader._torch.extents import (
+    Extent,
+    extent_of,
+    has_gaps,
+    overlap,
+    overlapping,
+    share_elements,
+    without_gaps,
+)
+from dataloader._torch.rebuilding import (
+    CONJ,
+    DTYPES,
+    GRAD,
+    NEG,
+    itself,
+    rebuild,
+    rebuild_view,
+    storage_of,
+    typed,
+    untyped,
+)
 from dataloader.arena import SMALL_BYTES
 from supervisor.originals import HomewardPickler
 from supervisor.payload import REDUCERS
 
-_DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
-_NUMBERS = {dtype: number for number, dtype in enumerate(_DTYPES)}  # shorter to send than a name
-_CONJ, _NEG, _GRAD = 1, 2, 4  # flags of a tensor
+_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}  # shorter to send than a name
 
 
 _has_names: Callable[[torch.Tensor], bool] = getattr(torch.Tensor, "has_names", lambda tensor: False)
-
-
-Extent = tuple[int, int]
-"""A stretch of memory: its first address, and that behind its last."""
 
 
 class Shared:
@@ -83,7 +98,7 @@ def dumps(value: Any, /, protocol: int, *, buffer_callback: Callable[[pickle.Pic
     """
     try:
         body = _dump(value, _SINGLY, protocol, buffer_callback)
-        if len(_SINGLY.found) > 1 and _overlap([extent for extent, _ in _SINGLY.found]):
+        if len(_SINGLY.found) > 1 and overlap([extent for extent, _ in _SINGLY.found]):
             raise SharingError
         return body
     finally:
@@ -175,7 +190,7 @@ class _Reducers(small_arrays.Reducers):
                 "graph cannot: send tensor.detach()"
             )
         if tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
-            flags = _CONJ * tensor.is_conj() | _NEG * tensor.is_neg() | _GRAD * tensor.requires_grad
+            flags = CONJ * tensor.is_conj() | NEG * tensor.is_neg() | GRAD * tensor.requires_grad
             return self._reduce_any(_physical(tensor), flags)
         nbytes = tensor.nbytes
         if not nbytes or self._shared or not tensor.is_contiguous():
@@ -189,26 +204,26 @@ class _Reducers(small_arrays.Reducers):
         size, stride = tuple(tensor.shape), tensor.stride()
         if not tensor.numel():
             return rebuild, (b"", _NUMBERS[tensor.dtype], size, stride, flags)
-        extent = _extent(tensor)
+        extent = extent_of(tensor)
         shared = self._shared_at(extent)
         if shared is not None:
             offset_bytes = extent[0] - shared.extent[0]
             return rebuild_view, (shared, offset_bytes, _NUMBERS[tensor.dtype], size, stride, flags)
         self.found.append((extent, tensor))
-        if _has_gaps(tensor):
-            tensor = _without_gaps(tensor)
-            extent, stride = _extent(tensor), tensor.stride()
+        if has_gaps(tensor):
+            tensor = without_gaps(tensor)
+            extent, stride = extent_of(tensor), tensor.stride()
         return rebuild, (_buffer(extent, [tensor]), _NUMBERS[tensor.dtype], size, stride, flags)
 
     def _reduce_storage(self, storage: torch.UntypedStorage) -> Any:
         if storage.device.type != "cpu":
-            return _untyped, (torch.TypedStorage(wrap_storage=storage, dtype=torch.uint8, _internal=True),)
+            return untyped, (torch.TypedStorage(wrap_storage=storage, dtype=torch.uint8, _internal=True),)
         if not storage.nbytes():
             return torch.UntypedStorage, (0,)
         extent = (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
         shared = self._shared_at(extent)
         if shared is not None and shared.extent == extent:
-            return _itself, (shared,)
+            return itself, (shared,)
         owner = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
         self.found.append((extent, owner))
         return storage_of, (_buffer(extent, [owner]),)
@@ -228,7 +243,7 @@ def _reduce_numbers(numbers: Numbers) -> tuple[Any, ...]:
 def _reduce_typed_storage(storage: torch.TypedStorage) -> Any:
     if storage.device.type != "cpu":
         return storage.__reduce__()
-    return _typed, (storage._untyped_storage, storage.dtype)
+    return typed, (storage._untyped_storage, storage.dtype)
 
 
 _SINGLY = _Reducers()  # one for all batches, for a worker makes one after the other
@@ -255,24 +270,6 @@ def _physical(tensor: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(plain) if plain.is_neg() else plain
 
 
-def _spanned(tensor: torch.Tensor) -> int:
-    """Return how many elements lie from the first to the last."""
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-
-
-def _extent(tensor: torch.Tensor) -> Extent:
-    start = tensor.data_ptr()
-    return (start, start + _spanned(tensor) * tensor.element_size())
-
-
-def _has_gaps(tensor: torch.Tensor) -> bool:
-    return _spanned(tensor) > tensor.numel()
-
-
-def _without_gaps(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(tensor, memory_format=torch.preserve_format).copy_(tensor)
-
-
 def _buffer(extent: Extent, owners: list[torch.Tensor]) -> bytearray | pickle.PickleBuffer:
     """Return a copy of a little memory, or a buffer over memory of ``owners``, which it keeps alive."""
     start, stop = extent
@@ -284,124 +281,18 @@ def _buffer(extent: Extent, owners: list[torch.Tensor]) -> bytearray | pickle.Pi
     return pickle.PickleBuffer(memory)
 
 
+def _shared(found: Iterable[tuple[Extent, torch.Tensor]]) -> list[Shared]:
+    """Return the memory that tensors have in common, in order."""
+    return [
+        Shared((group[0][0][0], max(stop for (_, stop), _ in group)), (tensor for _, tensor in group))
+        for group in overlapping(sorted(found, key=lambda item: item[0]))
+        if len(group) > 1 and share_elements([tensor for _, tensor in group])
+    ]
+
+
 def reduce_for_workers(tensor: torch.Tensor) -> Any:
     """Take a tensor of a dataset apart: every worker maps its memory, copy-on-write."""
     return _Reducers()._reduce_dense(tensor) if _is_dense(tensor) else NotImplemented
 
 
 REDUCERS[torch.Tensor] = reduce_for_workers
-
-
-# ---- sharing -------------------------------------------------------------------------------------
-
-
-def _overlap(extents: Iterable[Extent]) -> bool:
-    """Whether any two have an address in common.
-
-    >>> _overlap([(8, 16), (0, 8)]), _overlap([(8, 16), (0, 9)])
-    (False, True)
-    """
-    end = 0
-    for start, stop in sorted(extents):
-        if start < end:
-            return True
-        end = max(end, stop)
-    return False
-
-
-def _shared(found: Iterable[tuple[Extent, torch.Tensor]]) -> list[Shared]:
-    """Return the memory that tensors have in common, in order."""
-    return [
-        Shared((group[0][0][0], max(stop for (_, stop), _ in group)), (tensor for _, tensor in group))
-        for group in _groups(sorted(found, key=lambda item: item[0]))
-        if len(group) > 1 and _share_elements([tensor for _, tensor in group])
-    ]
-
-
-def _groups(found: list[tuple[Extent, torch.Tensor]]) -> list[list[tuple[Extent, torch.Tensor]]]:
-    """Return what overlaps together."""
-    groups: list[list[tuple[Extent, torch.Tensor]]] = []
-    end = 0
-    for (start, stop), tensor in found:
-        if start >= end:
-            groups.append([])
-        groups[-1].append(((start, stop), tensor))
-        end = max(end, stop)
-    return groups
-
-
-def _share_elements(tensors: list[torch.Tensor]) -> bool:
-    """Whether tensors whose extents overlap have an element in common: columns of a matrix have none."""
-    if not all(map(_has_gaps, tensors)):
-        return True
-    start = min(_extent(tensor)[0] for tensor in tensors)
-    marks = torch.zeros(max(_extent(tensor)[1] for tensor in tensors) - start, dtype=torch.int8, device="cpu")
-    for tensor in tensors:
-        bytes_each = tensor.element_size()
-        size = [1 if not stride else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-        stride = [stride * bytes_each for stride in tensor.stride()]
-        view = marks.as_strided([*size, bytes_each], [*stride, 1], _extent(tensor)[0] - start)
-        if view.any():
-            return True
-        view.fill_(1)
-    return False
-
-
-# ---- in the consumer -----------------------------------------------------------------------------
-
-
-def rebuild(
-    buffer: Any,
-    dtype: int,
-    size: tuple[int, ...],
-    stride: tuple[int, ...] | None = None,
-    flags: int = 0,
-) -> torch.Tensor:
-    """Return the tensor whose memory is ``buffer``, and not a copy of it; ``dtype``: its number."""
-    if not len(buffer):
-        tensor = torch.empty_strided(size, stride or (), dtype=_DTYPES[dtype], device="cpu")
-    else:
-        tensor = torch.frombuffer(buffer, dtype=_DTYPES[dtype])
-        if stride is not None:
-            tensor.as_strided_(size, stride)
-        elif len(size) != 1:
-            tensor.resize_(size)
-    return _flagged(tensor, flags) if flags else tensor
-
-
-def rebuild_view(
-    storage: torch.UntypedStorage,
-    offset_bytes: int,
-    dtype: int,
-    size: tuple[int, ...],
-    stride: tuple[int, ...],
-    flags: int,
-) -> torch.Tensor:
-    """Return a tensor that is a view of ``storage``, which others are views of too."""
-    tensor = torch.empty(0, dtype=_DTYPES[dtype], device="cpu")
-    return _flagged(tensor.set_(storage, offset_bytes // tensor.element_size(), size, stride), flags)
-
-
-def _flagged(tensor: torch.Tensor, flags: int) -> torch.Tensor:
-    if flags & _CONJ:
-        tensor = tensor.conj()
-    if flags & _NEG:
-        tensor = torch._neg_view(tensor)
-    return tensor.requires_grad_() if flags & _GRAD else tensor
-
-
-def storage_of(buffer: Any) -> torch.UntypedStorage:
-    """Return a storage whose memory is ``buffer``."""
-    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
-
-
-def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
-    return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
-
-
-def _untyped(storage: torch.TypedStorage) -> torch.UntypedStorage:
-    return storage._untyped_storage
-
-
-def _itself(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    return storage

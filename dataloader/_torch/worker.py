@@ -19,7 +19,8 @@ from torch.utils.data import _utils
 from dataloader import arena
 from dataloader._torch import datapipes
 from dataloader._torch.joining import CONTAINERS, is_torchs_alone
-from dataloader._torch.tensors import Numbers, dumps, dumps_by_value, dumps_shared, storage_of
+from dataloader._torch.rebuilding import storage_of
+from dataloader._torch.tensors import Numbers, dumps, dumps_by_value, dumps_shared
 from dataloader.recipe import Recipe, WorkerInit
 from dataloader.rows import Rows
 from dataloader.stream_recipe import StreamRecipe

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 import dataloader
 import supervisor
 from dataloader import DataLoader
-from dataloader.iterators import WorkerIterator
 from dataloader.pieces import SAMPLES_PER_PIECE
+from dataloader.worker_iterator import WorkerIterator
 from supervisor.channel import close_all
 from tests.chaos.killings import supervisor_pid
 from tests.chaos.storm import POLICY, Killer, kill_if_alive

@@ -1,186 +1,31 @@
-"""One epoch of batches: made in process, or by workers.
-
-Both are classes, not generators: an exception out of a signal handler ends a generator. Both follow one rule:
-a batch is made ready, then marked as delivered by a single store, then returned, with no call between the
-last two, so that no signal handler can run there; attributes set in a row are one store in this sense. What
-strikes before it leaves the batch to the next ``next()``; after it the batch is the caller's, and counted.
-"""
+"""One epoch of batches that workers make: handed out, waited for, opened. For the rule see delivery."""
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dataloader.batch_pool import BatchPool
+from dataloader.delivery import counts, position_after
 from dataloader.interrupts import is_interrupt
 from dataloader.joining import Joiner
 from dataloader.ledger import Job
 from dataloader.pace import Pace
 from dataloader.pieces import NotInPieces
-from dataloader.random_state import Setter, kept_random_state
-from dataloader.recipe import Order, Recipe
 from dataloader.review import Review
-from dataloader.sample_errors import Failure, SampleError, Survivors
+from dataloader.sample_errors import Failure, Survivors
 from dataloader.source import Drawn, Source
-from dataloader.state import Beginning, Bookmark, Position
-from dataloader.stateful import has_state
-from dataloader.stats import Delivered, Progress, Tally
+from dataloader.state import Beginning, Bookmark
+from dataloader.stats import Progress
 from dataloader.stream_ledger import StreamSource
-from dataloader.stream_recipe import StreamRecipe
 from dataloader.stream_warnings import StreamWarnings
-from dataloader.streams import StreamEnded
 from dataloader.suspects import reports_at
 from dataloader.watch import Watch
-from dataloader.wire import BATCH, END, Result
 from supervisor import exceptions
-from supervisor.page import RECORD_BYTES, Page
 from supervisor.waiting import NotRunning
 
 CLOSED = "the DataLoader was closed in the middle of this epoch: iterate over it anew"
-
-
-class InProcessIterator:
-    """Makes each batch when it is asked for, and leaves the user's random state as it was.
-
-    Parameters:
-        recipe: how.
-        source: of batches of indices, or of this process's stream.
-        seed: see Order.
-        watch: keeps count.
-        review: decides about samples that cannot be loaded, and has the epoch's number.
-        bookmark: keeps where the user is; None: nobody will ask.
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe | StreamRecipe,
-        source: Source | StreamSource,
-        seed: int,
-        watch: Watch,
-        review: Review,
-        bookmark: Bookmark | None = None,
-    ) -> None:
-        self._recipe = recipe
-        self._review = review
-        self._source = source
-        self._bookmark = bookmark or Bookmark(Beginning(review.epoch, seed))
-        self._epoch = source.epoch(seed, review.epoch)
-        self._warnings = StreamWarnings.of(self._epoch)
-        is_asked = has_state(recipe.dataset) and not self._epoch.has_streams
-        self._stateful = recipe.dataset if is_asked else None
-        self._page = Page(memoryview(bytearray(RECORD_BYTES)))
-        self._watch = watch
-
-    @property
-    def progress(self) -> Progress:
-        """Samples delivered so far, and samples in all."""
-        return self._watch.progress
-
-    def become(self, head: Any) -> None:
-        """Take over what a loader of another class begins an epoch with: see ``opening.Start``."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where its user is: see DataLoader."""
-        return self._bookmark.state_dict()
-
-    def __next__(self) -> Any:
-        tally, bookmark = self._watch.tally, self._bookmark
-        while True:
-            self._watch.show()
-            drawn = self._source.peek()
-            if drawn is None:
-                self._watch.end()
-                bookmark.end(self._source.end_mark())
-                raise StopIteration
-            job = self._epoch.want_only(*drawn)
-            try:
-                error = self._make(job)
-            except StreamEnded:
-                continue
-            batch, is_left_out = job.batch, job.is_left_out
-            delivered, skipped = _counts(tally, job, 0)
-            dataset = None if self._stateful is None else copy.deepcopy(self._stateful.state_dict())
-            position = _position_after(bookmark, job, error, dataset)
-            if self._warnings is not None:
-                self._warnings.warn(job.number, delivered.items)
-            self._source.taken, tally.delivered, tally.skipped = job.number, delivered, skipped
-            job.delivered, bookmark.position = True, position
-            if error is not None:
-                raise error
-            if not is_left_out:
-                return batch
-
-    def _make(self, job: Job) -> BaseException | None:
-        """Make the job's batch; return what is to be raised instead, if anything is."""
-        epoch = self._epoch
-        order = Order(epoch.seed, epoch.number, job.number, job.indices, place=epoch.place(job, None))
-        start_s = time.monotonic()
-        try:
-            with kept_random_state():
-                job.batch = self._recipe.make(order, self._page, Setter())
-            self._note(job)
-            if not isinstance(job.batch, Survivors):
-                job.batch = self._finish(job.batch)
-        except StreamEnded:
-            epoch.note(job, Result(0, END, None, (), 0), None)
-            raise
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            self._note(job)
-            return _fit_to_raise(self._review.of_batch(job, error), job)
-        finally:
-            self._watch.tally.waited_s += time.monotonic() - start_s
-        return self._review_failures(job)
-
-    def _note(self, job: Job) -> None:
-        """Take note of what came of the stream, where there is one."""
-        if self._recipe.news is not None:
-            job.result = self._epoch.note(job, Result(0, BATCH, None, (), 0, self._recipe.news), None)
-
-    def _review_failures(self, job: Job) -> BaseException | None:
-        if not isinstance(job.batch, Survivors):
-            return None
-        job.batch, failures = job.batch
-        for _, error in failures:
-            if is_interrupt(error):
-                raise error
-        fit = [Failure(at, _fit_to_raise(error, job)) for at, error in failures]
-        job.batch = self._finish(job.batch)
-        return self._review.of_failures(job, fit)
-
-    def _finish(self, batch: Any) -> Any:
-        """Return what is delivered of a batch that was made."""
-        return batch
-
-
-def _fit_to_raise(error: BaseException | None, job: Job) -> BaseException | None:
-    """Return ``error``, or a RuntimeError from it where it would end a loop or the program."""
-    if not isinstance(error, exceptions.CONTROL_FLOW):
-        return error
-    wrapped = RuntimeError(exceptions.describe(error, f"in batch {job.number}"))
-    wrapped.__cause__ = error
-    return wrapped
-
-
-def _counts(tally: Tally, job: Job, moved_bytes: int) -> tuple[Delivered, tuple[SampleError, ...]]:
-    """Return what ``tally`` has to say once ``job`` is delivered, or left out."""
-    delivered = tally.delivered.plus(len(job.indices), moved_bytes, job.skipped_samples if job.skips else 0)
-    return delivered, (*tally.skipped, *job.skips.values()) if job.skips else tally.skipped
-
-
-def _position_after(
-    bookmark: Bookmark, job: Job, error: BaseException | None, dataset: Any = None
-) -> Position:
-    """Return where the user is once ``job`` is delivered, or left out."""
-    came = error is None and not (job.skips and job.is_left_out)
-    number = job.number if job.of_stream is None else bookmark.position.next
-    return bookmark.position.after(number, job.indices, job.mark, dataset, came=came)
 
 
 class WorkerIterator:
@@ -262,8 +107,8 @@ class WorkerIterator:
         if self._pace.in_pieces:
             self._pace.note_return()
         tally, bookmark = self._watch.tally, self._bookmark
-        batch, delivered, skipped = job.batch, *_counts(tally, job, job.moved_bytes)
-        position = _position_after(bookmark, job, error)
+        batch, delivered, skipped = job.batch, *counts(tally, job, job.moved_bytes)
+        position = position_after(bookmark, job, error)
         self._interrupted = False
         if error is not None:
             job.delivered, tally.delivered, tally.skipped = True, delivered, skipped
@@ -303,8 +148,8 @@ class WorkerIterator:
             if error is not None or not job.is_left_out:
                 return job, error
             tally = self._watch.tally
-            delivered, skipped = _counts(tally, job, job.moved_bytes)
-            position = _position_after(self._bookmark, job, error)
+            delivered, skipped = counts(tally, job, job.moved_bytes)
+            position = position_after(self._bookmark, job, error)
             job.delivered, tally.delivered, tally.skipped = True, delivered, skipped
             self._bookmark.position = position
 
@@ -344,10 +189,11 @@ class WorkerIterator:
     def _make_whole(self, pool: BatchPool, job: Job) -> None:
         """Have one worker make a batch that cannot be put together; and all, if none can."""
         assert self._joiner is not None
-        if self._joiner.is_in_vain(job):
-            self._pace.make_whole()
-            pool.in_pieces, self._joiner = False, None
+        is_in_vain = self._joiner.is_in_vain(job)
         self._epoch.make_whole(job)
+        if is_in_vain:
+            self._pace.make_whole()
+            pool.in_pieces = False
 
     @property
     def _next_in_pieces(self) -> bool:
