@@ -9,13 +9,41 @@ counted. What is stored then is worked out here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from dataloader.ledger import Job
 from dataloader.sample_errors import SampleError
 from dataloader.state import Bookmark, Position
-from dataloader.stats import Delivered, Tally
+from dataloader.stats import Delivered, Progress, Tally
+from dataloader.watch import Watch
 from supervisor import exceptions
+
+
+class EpochIterator:
+    """What iterators have in common."""
+
+    _watch: Watch
+    _bookmark: Bookmark
+
+    @property
+    def progress(self) -> Progress:
+        """Samples delivered so far, and samples in all."""
+        return self._watch.progress
+
+    def become(self, head: Any) -> None:
+        """Take over what a loader of another class begins an epoch with: see ``opening.Start``."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where its user is: see DataLoader."""
+        return self._bookmark.state_dict()
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+        raise NotImplementedError
 
 
 def fit_to_raise(error: BaseException | None, job: Job) -> BaseException | None:

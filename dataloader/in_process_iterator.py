@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
 from typing import Any
 
-from dataloader.delivery import counts, fit_to_raise, position_after
+from dataloader.delivery import EpochIterator, counts, fit_to_raise, position_after
 from dataloader.interrupts import is_interrupt
 from dataloader.ledger import Job
 from dataloader.random_state import Setter, kept_random_state
@@ -17,7 +16,6 @@ from dataloader.sample_errors import Failure, Survivors
 from dataloader.source import Source
 from dataloader.state import Beginning, Bookmark
 from dataloader.stateful import has_state
-from dataloader.stats import Progress
 from dataloader.stream_ledger import StreamSource
 from dataloader.stream_recipe import StreamRecipe
 from dataloader.stream_warnings import StreamWarnings
@@ -27,7 +25,7 @@ from dataloader.wire import BATCH, END, Result
 from supervisor.page import RECORD_BYTES, Page
 
 
-class InProcessIterator:
+class InProcessIterator(EpochIterator):
     """Makes each batch when it is asked for, and leaves the user's random state as it was.
 
     Parameters:
@@ -58,21 +56,6 @@ class InProcessIterator:
         self._stateful = recipe.dataset if is_asked else None
         self._page = Page(memoryview(bytearray(RECORD_BYTES)))
         self._watch = watch
-
-    @property
-    def progress(self) -> Progress:
-        """Samples delivered so far, and samples in all."""
-        return self._watch.progress
-
-    def become(self, head: Any) -> None:
-        """Take over what a loader of another class begins an epoch with: see ``opening.Start``."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where its user is: see DataLoader."""
-        return self._bookmark.state_dict()
 
     def __next__(self) -> Any:
         tally, bookmark = self._watch.tally, self._bookmark

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dataloader.batch_pool import BatchPool
-from dataloader.delivery import counts, position_after
+from dataloader.delivery import EpochIterator, counts, position_after
 from dataloader.interrupts import is_interrupt
 from dataloader.joining import Joiner
 from dataloader.ledger import Job
@@ -17,7 +17,6 @@ from dataloader.review import Review
 from dataloader.sample_errors import Failure, Survivors
 from dataloader.source import Drawn, Source
 from dataloader.state import Beginning, Bookmark
-from dataloader.stats import Progress
 from dataloader.stream_ledger import StreamSource
 from dataloader.stream_warnings import StreamWarnings
 from dataloader.suspects import reports_at
@@ -28,7 +27,7 @@ from supervisor.waiting import NotRunning
 CLOSED = "the DataLoader was closed in the middle of this epoch: iterate over it anew"
 
 
-class WorkerIterator:
+class WorkerIterator(EpochIterator):
     """Hands out to workers, and delivers what they make.
 
     Parameters:
@@ -79,21 +78,6 @@ class WorkerIterator:
         pool.begin(self._epoch)
         self._fill_window()
         pool.assign(pace.tasks(is_waiting=False))
-
-    @property
-    def progress(self) -> Progress:
-        """Samples delivered so far, and samples in all."""
-        return self._watch.progress
-
-    def become(self, head: Any) -> None:
-        """Take over what a loader of another class begins an epoch with: see ``opening.Start``."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where its user is: see DataLoader."""
-        return self._bookmark.state_dict()
 
     def __next__(self) -> Any:
         pool = self._pool
