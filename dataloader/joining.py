@@ -35,6 +35,8 @@ from dataloader.rows import NoRows
 from dataloader.sample_errors import Failure, Survivors
 from dataloader.wire import WHOLE
 
+MAX_FAILED = 3
+
 
 class Column(NoRows):
     """Finds the arrays that are all the rows of a column, in the slot that pieces were written into.
@@ -109,6 +111,9 @@ class Joiner:
         collate: makes the batch of all samples.
         column: what finds large arrays that need not be stacked.
 
+    Attributes:
+        gave_up: batches cannot be put together.
+
     """
 
     def __init__(
@@ -116,8 +121,10 @@ class Joiner:
     ) -> None:
         self._collate = collate
         self._column = column
+        self.gave_up = False
         self._joined = 0
         self._joined_s = 0.0
+        self._failed = 0  # in a row
 
     @property
     def join_s(self) -> float:
@@ -125,7 +132,9 @@ class Joiner:
         return self._joined_s / self._joined if self._joined else 0.0
 
     def is_in_vain(self, job: Job) -> bool:
-        """Whether workers cannot make pieces of batches like this one."""
+        """Whether batches like this one cannot be put together, nor those that came before it lately."""
+        if self._failed >= MAX_FAILED:
+            return True
         return True in [piece.result is not None and piece.result.kind == WHOLE for piece in job.pieces]
 
     def join(self, pool: BatchPool, job: Job) -> Any:
@@ -141,7 +150,9 @@ class Joiner:
         except Exception as error:
             if is_interrupt(error):
                 raise
+            self._failed += 1
             raise NotInPieces from error
+        self._failed = 0
         if not pool.knows_columns or False not in [piece.slot is job.shared for piece in job.pieces]:
             self._joined += 1
             self._joined_s += time.thread_time() - start_s

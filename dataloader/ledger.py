@@ -169,12 +169,15 @@ class Job:
         return slots if self.shared is None else [*slots, self.shared]
 
     def let_go(self) -> None:
-        """Part from slots and pieces, lest they wait for the garbage collector."""
-        for part in self.parts:
-            if part.slot is not None:
-                part.slot.holder = None
-        if self.shared is not None:
-            self.shared.holder = None
+        """Part from slots and pieces, lest they wait for the garbage collector.
+
+        But not from a slot that workers still write into, as they may where something is raised instead of
+        the batch: it is held until the last of their leases ends.
+        """
+        is_at_work = True in [piece.lease is not None for piece in self.pieces]
+        for slot in [*[part.slot for part in self.parts], self.shared]:
+            if slot is not None and not (is_at_work and slot is self.shared):
+                slot.holder = None
         self.pieces = ()
         self.shared = None
 

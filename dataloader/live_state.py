@@ -11,6 +11,7 @@ import threading
 import weakref
 
 from dataloader.batch_pool import BatchPool
+from dataloader.joining import Joiner
 from dataloader.resume import Resume
 from dataloader.sample_errors import SampleError
 from dataloader.state import Bookmark
@@ -33,6 +34,7 @@ class LiveState:
         resume: the state that was loaded and from which the next epoch is opened; a copy begins there too.
         stated_length: how many samples an iterable dataset was said to have; None: nobody asked.
         warned: what was warned of, of streams.
+        joiner: puts batches together that are made in pieces; None: none was yet.
     """
 
     def __init__(self, next_epoch: int = 0) -> None:
@@ -43,6 +45,7 @@ class LiveState:
         self.resume: Resume | None = None
         self.stated_length: int | None = None
         self.warned: set[str] = set()
+        self.joiner: Joiner | None = None
         self._past_worked_s: dict[int, float] = {}
         self._past_reports: list[ExitReport] = []
         self._locks: dict[int, threading.RLock] = {}

@@ -132,12 +132,20 @@ class Rows:
         nested = kinds & _CONTAINERS
         if not all(kind in cls.plain or issubclass(kind, np.generic) for kind in kinds - nested):
             return False
-        inner = [
-            sample.values() if type(sample) is dict else sample
-            for sample in samples
-            if type(sample) in nested
-        ]
-        return all(cls.are_plain([*values]) for values in inner)
+        if np.ndarray in kinds and not all(cls.travels(one) for one in samples if type(one) is np.ndarray):
+            return False
+        return all(map(cls._holds_plain, (sample for sample in samples if type(sample) in nested)))
+
+    @classmethod
+    def _holds_plain(cls, sample: Any) -> bool:
+        if type(sample) is not dict:
+            return cls.are_plain(sample)
+        return {*map(type, sample)} <= cls.plain and cls.are_plain([*sample.values()])
+
+    @classmethod
+    def travels(cls, array: Any) -> bool:
+        """Whether a batch of arrays is made of them as they arrive, which is without gaps."""
+        return True
 
 
 _CONTAINERS = {tuple, list, dict}

@@ -127,7 +127,7 @@ class SupervisedLoader(ResumableLoader):
                 watch=self._new_watch(opened, deaths_before),
                 review=self._review(opened.epoch),
                 bookmark=opened.bookmark,
-                joiner=self._new_joiner(recipe) if self.num_workers > 1 else None,
+                joiner=self._joiner(recipe) if self.num_workers > 1 else None,
             )
             iterator.become(opened.head)
         self._live.note_user(pool, iterator)
@@ -143,6 +143,14 @@ class SupervisedLoader(ResumableLoader):
             worked_s=worked_s,
             in_pieces=pool.in_pieces,
         )
+
+    def _joiner(self, recipe: Recipe | StreamRecipe) -> Joiner | None:
+        """Return the loader's joiner, which knows of earlier epochs; None where it is of no use."""
+        joiner = self._new_joiner(recipe)
+        if joiner is None:
+            return None
+        joiner = self._live.joiner = self._live.joiner or joiner
+        return None if joiner.gave_up else joiner
 
     def _new_joiner(self, recipe: Recipe | StreamRecipe) -> Joiner | None:
         """Return what puts batches together that are made in pieces; None: they cannot be."""

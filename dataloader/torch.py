@@ -20,7 +20,7 @@ from dataloader._torch import datapipes
 from dataloader._torch.iterators import Head, TorchInProcessIterator, TorchWorkerIterator
 from dataloader._torch.joining import TensorColumn, collate_joined, is_torchs_alone
 from dataloader._torch.supervising import SeenByAccelerate, supervise_as
-from dataloader._torch.worker import TorchServer
+from dataloader._torch.worker import REPLACEMENTS, TorchServer
 from dataloader.batch_pool import BatchPool
 from dataloader.datasets import IterableDataset
 from dataloader.joining import Joiner
@@ -243,7 +243,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co], SupervisedLoader, SeenByAcce
         super()._make_ready(pool, recipe, seed)
 
     def _new_joiner(self, recipe: Any) -> Joiner | None:
-        is_default = self.collate_fn is default_collate and is_torchs_alone(TorchServer.__module__)
+        is_default = self.collate_fn is default_collate and is_torchs_alone(*REPLACEMENTS.values())
         if isinstance(recipe, Recipe) and recipe.loads_singly and is_default:
             return Joiner(collate_joined, TensorColumn)
         return None

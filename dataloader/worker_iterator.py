@@ -177,7 +177,7 @@ class WorkerIterator(EpochIterator):
         self._epoch.make_whole(job)
         if is_in_vain:
             self._pace.make_whole()
-            pool.in_pieces = False
+            self._joiner.gave_up = True
 
     @property
     def _next_in_pieces(self) -> bool:

@@ -299,8 +299,9 @@ class WorkerPool:
         if self._inherited or not is_user or not self.turn.acquire(blocking=False):
             return
         try:
-            if self._supervisor is not None and self._revival_due_s is None:
-                self._hear(self._supervisor)  # workers are waited for, and their pipes read then
+            supervisor = self._supervisor
+            if supervisor is not None and not supervisor.is_parting and self._revival_due_s is None:
+                self._hear(supervisor)  # workers are waited for, and their pipes read then
         finally:
             self.turn.release()
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,13 +158,70 @@ def test_samples_that_are_not_plain_are_made_by_one_worker(
     assert joined == []
 
 
-def test_what_cannot_come_in_pieces_is_not_tried_again() -> None:
-    with DataLoader(
-        Made(WHOLE["dataclass"], COUNT), persistent_workers=True, **SETTINGS, **WORKERS
-    ) as loader:
-        assert len(list(loader)) == len(list(loader)) == BATCHES
-        (pool, _), *_ = loader._live.pools
-        assert pool.in_pieces is False
+@pytest.mark.parametrize("persistent", [True, False])
+def test_what_cannot_come_in_pieces_is_not_tried_again(persistent: bool, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+
+    def make(i: int) -> Any:
+        with open(made, "a") as file:
+            file.write(f"{i}\n")
+        return Record(image(i), i)
+
+    settings = {**SETTINGS, **WORKERS, "persistent_workers": persistent}
+    with DataLoader(Made(make, COUNT), **settings) as loader:
+        assert len(list(loader)) == BATCHES
+        assert made.read_text().count("\n") <= COUNT + SIZE  # the first batch was tried in pieces
+        made.write_text("")
+        assert len(list(loader)) == BATCHES
+        assert made.read_text().count("\n") == COUNT
+
+
+class Key:
+    """Equal to nothing but itself: what arrives of two pieces are two keys."""
+
+
+KEY = Key()
+
+
+def test_batches_that_never_fit_together_are_given_up(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+
+    def make(i: int) -> Any:
+        with open(made, "a") as file:
+            file.write(f"{i}\n")
+        return {KEY: i}
+
+    with DataLoader(Made(make, 4 * COUNT), **SETTINGS, **WORKERS) as loader:
+        for _ in loader:
+            pass
+    assert made.read_text().count("\n") <= 4 * COUNT + 2 * SIZE
+
+
+def test_a_slot_is_not_lent_again_while_a_failed_batch_is_written_into_it() -> None:
+    """One piece of batch 6 ends its workers, while another takes its time."""
+
+    def make(i: int) -> Any:
+        batch, position = divmod(i, SIZE)
+        if batch == 6 and position == 1:
+            os._exit(1)
+        if batch == 6 and position >= layout(SIZE)[1][0]:
+            time.sleep(0.1)
+        return image(i)
+
+    policy = RestartPolicy(backoff=0.0, max_attempts=2)
+    kept = []
+    with DataLoader(Made(make, 3 * COUNT), restart=policy, **SETTINGS, **WORKERS) as loader:
+        iterator = iter(loader)
+        for number in range(3 * BATCHES):
+            if number == 6:
+                with pytest.raises(WorkerDiedError):
+                    next(iterator)
+                continue
+            kept.append((number, next(iterator)))
+            time.sleep(0.02)
+            del kept[:-3]
+            for n, batch in kept:
+                assert np.array_equal(batch, [image(i) for i in range(n * SIZE, (n + 1) * SIZE)])
 
 
 def collate(samples: list[Any]) -> Any:
@@ -308,7 +367,7 @@ def test_a_poison_sample_is_named() -> None:
     }
 
 
-def test_a_death_costs_a_piece(tmp_path: Any) -> None:
+def test_a_death_costs_a_piece(tmp_path: Path) -> None:
     made = tmp_path / "made"
 
     def make(i: int) -> Any:

@@ -306,3 +306,18 @@ def test_what_was_delivered_waits_for_no_garbage_collector() -> None:
     assert not job.pieces  # and no cycle is left
     assert job.shared is None
     assert shared.holder is None
+
+
+def test_a_slot_that_is_still_written_into_is_not_let_go() -> None:
+    epoch, job = epoch_in_pieces()
+    shared, own = make_slot(0), make_slot(1)
+    job.share_slot(shared, b"columns")
+    piece, done, other, _ = job.pieces
+    piece.lease = Lease(7, piece, shared)
+    done.slot, done.result = shared, RESULT
+    other.slot, other.result = own, RESULT
+    shared.holder = own.holder = job
+    job.error, job.delivered = ValueError(), True
+    epoch.drop_delivered()
+    assert shared.holder is piece.lease.holder is job
+    assert own.holder is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import countOf
 from typing import Any
 
@@ -19,21 +19,28 @@ _collate = _utils.collate
 CONTAINERS = frozenset({dict, list, tuple})
 
 
-def is_torchs_alone(*modules: str) -> bool:
-    """Whether torch's ``default_collate`` calls nothing but functions of torch's, or of ``modules``."""
-    ours = {_collate.__name__, *modules}
-    return all(function.__module__ in ours for function in _collate.default_collate_fn_map.values())
+def is_torchs_alone(*ours: Callable[..., Any]) -> bool:
+    """Whether torch's ``default_collate`` calls nothing but functions of torch's, or ``ours``."""
+    known = {*map(id, vars(_collate).values()), *map(id, ours)}
+    return all(id(function) in known for function in _collate.default_collate_fn_map.values())
 
 
 def collate_joined(samples: Sequence[Any]) -> Any:
-    """Return what torch's ``default_collate`` does."""
+    """Return what ``default_collate`` does in a worker: in main memory, whatever the default device here."""
+    if torch.get_default_device().type == "cpu":
+        return _joined(samples)
+    with torch.device("cpu"):
+        return _joined(samples)
+
+
+def _joined(samples: Sequence[Any]) -> Any:
     first = samples[0]
     kind = type(first)
     if countOf(map(type, samples), kind) == len(samples):
         if kind in CONTAINERS and countOf(map(len, samples), len(first)) == len(samples):
             if kind is dict:
-                return {key: collate_joined([sample[key] for sample in samples]) for key in first}
-            return [*map(collate_joined, zip(*samples, strict=False))]  # they are of one length
+                return {key: _joined([sample[key] for sample in samples]) for key in first}
+            return [*map(_joined, zip(*samples, strict=False))]  # they are of one length
         if kind is torch.Tensor and True in [tensor.requires_grad for tensor in samples]:
             raise NotInPieces  # one worker could not send the batch either, and says why
         whole = arena.whole(samples) if kind is torch.Tensor or kind is np.ndarray else None

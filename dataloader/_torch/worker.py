@@ -35,7 +35,7 @@ _ROW_TYPES = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
 }
-_ARRAY_TYPES = frozenset("?bBhilqefdFD")  # that torch has too
+_ARRAY_TYPES = frozenset("?bBhHiIlLqQefdFD")  # that torch has too
 MAX_NUMBERS = arena.SMALL_BYTES // 8  # more are better off in the slot
 _ORIGINALS = {  # of what is replaced in a worker, unless the user has replaced it
     torch.Tensor: _collate.collate_tensor_fn,
@@ -67,7 +67,7 @@ class TorchServer(Server):
     def set_up(self, context: WorkerContext) -> None:
         super().set_up(context)  # worker_init_fn may replace collate functions
         if self.recipe.collate is _collate.default_collate and _are_containers_torchs():
-            rows = TensorRows if is_torchs_alone(__name__) else TensorRowsOfWholes
+            rows = TensorRows if is_torchs_alone(*REPLACEMENTS.values()) else TensorRowsOfWholes
             self.recipe = self.recipe.with_collate(_collate_fast, rows)
 
 
@@ -84,7 +84,7 @@ def collate_into_slots(collate_fns: dict[Any, Callable[..., Any]]) -> None:
     """Let torch's ``default_collate`` in this process collate by ``collate_fns``, and into slots."""
     for kind, original in _ORIGINALS.items():
         if collate_fns.get(kind) is original:
-            collate_fns[kind] = _REPLACEMENTS[kind]
+            collate_fns[kind] = REPLACEMENTS[kind]
     _collate_fns.clear()
     _collate_fns.update(collate_fns)
     torch.UntypedStorage._new_shared = classmethod(_new_storage)  # type: ignore[assignment]
@@ -119,12 +119,20 @@ class TensorRows(Rows):
 
     def takes(self, value: Any) -> bool:
         if type(value) is np.ndarray:
-            return super().takes(value) and value.dtype.char in _ARRAY_TYPES
+            return super().takes(value) and self.travels(value)
         if type(value) is not torch.Tensor or not value.is_cpu or value.is_nested:
             return False
         if value.layout is not torch.strided or value.requires_grad or value.dtype not in _ROW_TYPES:
             return False
         return bool(value.nbytes >= self.least_bytes)
+
+    @classmethod
+    def travels(cls, array: Any) -> bool:
+        """Whether torch makes a tensor of it; what it refuses, it is to see as it is."""
+        strides = array.strides
+        if array.dtype.char not in _ARRAY_TYPES or not array.dtype.isnative:
+            return False
+        return all(stride >= 0 and stride % array.itemsize == 0 for stride in strides)
 
     def new_array(self, first: Any) -> Any:
         if type(first) is np.ndarray:
@@ -221,4 +229,4 @@ def _floats(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor
     return torch.tensor(batch, dtype=torch.float64)
 
 
-_REPLACEMENTS: dict[type, Callable[..., Any]] = {torch.Tensor: _stack, int: _ints, float: _floats}
+REPLACEMENTS: dict[type, Callable[..., Any]] = {torch.Tensor: _stack, int: _ints, float: _floats}

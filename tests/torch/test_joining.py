@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -112,6 +113,41 @@ def test_what_the_user_collates_in_a_way_of_his_own_is_made_by_one(
     with DataLoader(Made(image, COUNT), **WORKERS) as loader:
         assert [int(batch[-1, 0, 0]) for batch in loader] == [*range(0, COUNT, SIZE)]
     assert joined == []
+
+
+def test_a_function_of_the_users_that_is_named_like_torchs_is_no_functon_of_torchs(
+    joined: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collate = torch.utils.data._utils.collate
+    mine = functools.wraps(collate.collate_tensor_fn)(reversed_stack)
+    monkeypatch.setitem(collate.default_collate_fn_map, torch.Tensor, mine)
+    with DataLoader(Made(image, COUNT), **WORKERS) as loader:
+        assert [int(batch[-1, 0, 0]) for batch in loader] == [*range(0, COUNT, SIZE)]
+    assert joined == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda i: image(i).numpy()[::-1], lambda i: image(i).numpy()[:3, ::-1]],
+    ids=["large", "small"],
+)
+def test_arrays_that_torch_refuses_are_refused(make: Callable[[int], Any]) -> None:
+    with DataLoader(Made(make, COUNT), **WORKERS) as loader:
+        iterator = iter(loader)
+        for _ in range(BATCHES):
+            with pytest.raises(ValueError, match="negative"):
+                next(iterator)
+
+
+def test_batches_lie_in_main_memory_whatever_the_default_device(joined: list[bool]) -> None:
+    samples = Made(lambda i: (image(i), i, np.float32(i), i / 2), COUNT)
+    with DataLoader(samples, **WORKERS) as loader:
+        iterator = iter(loader)
+        first = next(iterator)
+        with torch.device("meta"):
+            batches = [first, *iterator]
+    assert {part.device.type for batch in batches for part in batch} == {"cpu"}
+    assert joined
 
 
 def test_what_has_a_graph_cannot_be_sent() -> None:
