@@ -97,6 +97,7 @@ PLAIN: dict[str, Callable[[int], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in PLAIN.items()])
 def test_it_is_the_same_batch(make: Callable[[int], Any], joined: list[Any]) -> None:
     assert_as_in_process(Made(make, COUNT))
@@ -108,6 +109,7 @@ def test_pieces_share_a_slot(joined: list[tuple[int, bool]]) -> None:
     assert sum(shares for _, shares in joined) >= BATCHES // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_workers", "start_method"), [(1, "fork"), (2, "forkserver"), (2, "spawn"), (3, "fork"), (5, "fork")]
 )
@@ -150,6 +152,7 @@ WHOLE: dict[str, Callable[[int], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in WHOLE.items()])
 def test_samples_that_are_not_plain_are_made_by_one_worker(
     make: Callable[[int], Any], joined: list[Any]
@@ -197,6 +200,7 @@ def test_batches_that_never_fit_together_are_given_up(tmp_path: Path) -> None:
     assert made.read_text().count("\n") <= 4 * COUNT + 2 * SIZE
 
 
+@pytest.mark.slow
 def test_a_slot_is_not_lent_again_while_a_failed_batch_is_written_into_it() -> None:
     """One piece of batch 6 ends its workers, while another takes its time."""
 
@@ -338,6 +342,7 @@ def test_samples_are_skipped_in_every_piece(joined: list[Any]) -> None:
     assert joined
 
 
+@pytest.mark.slow
 def test_a_poison_sample_costs_its_batch_nothing_else(joined: list[Any]) -> None:
     def make(i: int) -> Any:
         if i in (5, 26, 38) and get_worker_info() is not None:
