@@ -68,6 +68,7 @@ class BatchPool(WorkerPool):
         self._epoch = Epoch(0, 0)
         self._wants_trim = False
         self._columns: bytes | None = None  # of the rows in the last batch that was made in pieces
+        self._begun_s = 0.0  # that workers had worked before this epoch
         self.batches_done = 0.0  # whose results arrived; of a piece, its share
         self.in_pieces: bool | None = None  # whether batches are made so; None: not known what is better
         self.has_raised = False  # what broke it

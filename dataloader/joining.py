@@ -54,11 +54,9 @@ class Column(NoRows):
 
     def whole(self, arrays: Sequence[Any]) -> Any:
         room = self._room(arrays)
-        return (
-            None
-            if room is None
-            else np.frombuffer(room, arrays[0].dtype).reshape(len(arrays), *arrays[0].shape)
-        )
+        if room is None:
+            return None
+        return np.frombuffer(room, arrays[0].dtype).reshape(len(arrays), *arrays[0].shape)
 
     def _room(self, arrays: Sequence[Any]) -> memoryview | None:
         """Return the memory of ``arrays`` if they are alike and lie there one behind the other.
@@ -113,7 +111,6 @@ class Joiner:
 
     Attributes:
         gave_up: batches cannot be put together.
-
     """
 
     def __init__(

@@ -115,7 +115,7 @@ def test_what_the_user_collates_in_a_way_of_his_own_is_made_by_one(
     assert joined == []
 
 
-def test_a_function_of_the_users_that_is_named_like_torchs_is_no_functon_of_torchs(
+def test_a_function_of_the_users_that_is_named_like_torchs_is_none_of_torchs(
     joined: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collate = torch.utils.data._utils.collate
